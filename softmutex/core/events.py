@@ -1,0 +1,192 @@
+"""The vocabulary between a machine and whoever drives it: events go in, effects come out.
+
+What it decides: a machine never reads a clock, sends a byte or draws a number of its own. The driver (the
+asyncio runtime or the simulator) tells it what happened and when, and performs what it answers:
+
+    driver -- event, now --> Algorithm.handle --> [effect, effect, ...] --> driver performs them in order
+
+The naive way (coroutines that await sockets and sleep) cannot be replayed, explored or paused between two
+messages, and that is exactly where distributed algorithms break.
+
+Everything here is an immutable tuple with names: cheap to make in the simulator's inner loop, safe to keep
+in a trace. Events are named in the past tense, effects are orders.
+
+N1  A `NodeId` names one life of one process: a restart gets a new one, so a message that was meant for the
+    dead predecessor finds nobody. 0 is nobody.
+N2  An `Instant` is integer nanoseconds since 1970 on a clock that never jumps: wall time read once at start,
+    monotonic from then on. Differences on one node are exact; across nodes it is as good as their clocks.
+N3  A `RequestId` is unique within one node and one mutex, and grows with time.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from softmutex.core.messages import Message
+
+Instant: TypeAlias = int
+Duration: TypeAlias = int
+NodeId: TypeAlias = int
+RequestId: TypeAlias = int
+TimerName: TypeAlias = str | tuple[str, int]
+
+SECOND: Duration = 1_000_000_000
+NOBODY: NodeId = 0
+
+
+def from_seconds(value_s: float) -> Duration:
+    return round(value_s * SECOND)
+
+
+def to_seconds(value_ns: Duration) -> float:
+    return value_ns / SECOND
+
+
+class Ticket(NamedTuple):
+    """One waiting request, as it travels in a token's queue."""
+
+    node: NodeId
+    request: RequestId
+
+
+class Token(NamedTuple):
+    """The right to run A, as it wanders. `key` orders rivals of one epoch: the older one wins (lower precedes)."""
+
+    epoch: int  # generation: a regenerated token has a higher one
+    stamp: Instant  # when it was made, by its maker's clock
+    id: int  # 53 random bits: tells tokens of one stamp apart
+    hop: int  # how often it has been passed on; (epoch, hop) grows at the resource
+    slot: int = 0  # which of the `slots` of a soft semaphore
+    queue: tuple[Ticket, ...] = ()  # who waits, first come first served, bounded
+    settings: int = 0  # fingerprint of the group's settings
+    baggage: bytes = b""  # opaque to the core: the trace context of the last hold
+
+    @property
+    def key(self) -> tuple[Instant, int]:
+        return (self.stamp, self.id)
+
+
+# --- events: what happened ------------------------------------------------------------------------------------------
+
+
+class Started(NamedTuple):
+    """The node begins. A founder makes the first token at once; anybody else listens first."""
+
+    founder: bool = False
+
+
+class Received(NamedTuple):
+    sender: NodeId
+    message: Message
+
+
+class Fired(NamedTuple):
+    """A timer that was set and not cancelled since; `now` may be much later than it was due."""
+
+    timer: TimerName
+
+
+class Requested(NamedTuple):
+    """The application wants to run A once."""
+
+    request: RequestId
+
+
+class Withdrawn(NamedTuple):
+    """The application no longer wants it (time limit, cancellation). Comes only before the grant was performed."""
+
+    request: RequestId
+
+
+class Released(NamedTuple):
+    """The application has finished A. `baggage` travels on with the token."""
+
+    request: RequestId
+    baggage: bytes = b""
+
+
+class MembersChanged(NamedTuple):
+    """The membership's view changed; the shared `members` sequence has been updated already."""
+
+    joined: tuple[NodeId, ...]
+    left: tuple[NodeId, ...]
+
+
+class Leaving(NamedTuple):
+    """The node wants to leave in good order; it goes on driving the machine until `Depart` or its patience ends."""
+
+
+Event: TypeAlias = Started | Received | Fired | Requested | Withdrawn | Released | MembersChanged | Leaving
+
+
+# --- effects: what is to be done ------------------------------------------------------------------------------------
+
+
+class Send(NamedTuple):
+    to: NodeId
+    message: Message
+
+
+class SetTimer(NamedTuple):
+    """Fire `timer` at `at`; replaces an earlier setting of the same name."""
+
+    timer: TimerName
+    at: Instant
+
+
+class CancelTimer(NamedTuple):
+    timer: TimerName
+
+
+class Grant(NamedTuple):
+    """Request `request` may run A now, until `Released`. `alone` is False where the machine knows of another holder."""
+
+    request: RequestId
+    token: Token
+    alone: bool = True
+
+
+class LostReason(StrEnum):
+    OVERLAP = "overlap"  # another live token was seen while A ran
+    LEASE = "lease"  # this node was silent for so long that others may have replaced its token
+    ISOLATED = "isolated"  # too few members can be reached to know
+
+
+class Lose(NamedTuple):
+    """The hold of `request` may no longer be the only one. The application decides what to do; A is not stopped."""
+
+    request: RequestId
+    reason: LostReason
+
+
+class FactKind(StrEnum):
+    """What an observer is told. Each has a counter in the telemetry; an outside observer must be able to trust them."""
+
+    GENERATED = "generated"  # a token was made (first one, regeneration, spurious one)
+    DISCARDED = "discarded"  # a token was removed on purpose
+    TOKEN_LOST = "token_lost"  # a token is known to be gone (unfinished hand-over, dead holder)
+    HANDED_OVER = "handed_over"  # a hand-over completed, as its sender sees it
+    HANDOVER_FAILED = "handover_failed"  # it failed and the sender kept the token
+    OVERLAP = "overlap"  # two holders were seen at once
+    ISOLATED = "isolated"
+    REJOINED = "rejoined"  # no longer isolated
+    MISMATCH = "mismatch"  # a peer is configured otherwise
+    STALE = "stale"  # a late, replayed or impossible message was dropped
+
+
+class Note(NamedTuple):
+    """A fact for the observer. Never changes what the machine does."""
+
+    kind: FactKind
+    token: Token | None = None
+    peer: NodeId = NOBODY
+    detail: str = ""
+
+
+class Depart(NamedTuple):
+    """Everything has been handed over: the node may close."""
+
+
+Effect: TypeAlias = Send | SetTimer | CancelTimer | Grant | Lose | Note | Depart

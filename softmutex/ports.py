@@ -1,0 +1,119 @@
+"""The doors of the house: what a transport, a membership and an observer must promise, and nothing more.
+
+Each promise has a number; `softmutex.testing.contracts` has one test for each, and an adapter proves itself by
+subclassing the contract. An adapter that cannot keep a promise is not an adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from softmutex.core.events import NodeId, Note
+
+
+class Closed(Exception):
+    """Raised by a waiting `receive` or `watch` once the adapter has been closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Datagram:
+    """`source` is an address that `Transport.send` of the same transport accepts; it proves nothing."""
+
+    source: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node as a membership tells of it. `id` 0: the membership knows only an address, a greeting finds out."""
+
+    address: str
+    id: NodeId = 0
+    name: str = ""
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """Carries datagrams between nodes, as best it can.
+
+    T1  `send` never raises because a peer is absent, the buffer is full or the address cannot be resolved:
+        all of that looks like a lost datagram, and is counted in `statistics()`.
+    T2  A datagram arrives whole or not at all; maybe late, twice or out of order. One larger than
+        `max_datagram` is refused by `send` with ValueError, and one that arrives larger is dropped and counted.
+    T3  After `aclose` returns, `receive` raises `Closed`, and no task, socket or timer of its own is left.
+    T4  After `open` returned, `address` is where others reach this node, and datagrams are received from then
+        on, also before the first `receive` (bounded: the oldest are dropped and counted).
+    T5  A reply sent to `Datagram.source` reaches the sender of that datagram.
+    T6  Nothing loop-bound is made in the constructor. `open` and `aclose` may be called once each.
+
+    Prove it: subclass `softmutex.testing.contracts.TransportContract`.
+    """
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def max_datagram(self) -> int: ...
+
+    async def open(self) -> None: ...
+
+    def send(self, address: str, payload: bytes) -> None: ...
+
+    async def receive(self) -> Sequence[Datagram]:
+        """All that has arrived since the last call, at least one, in order of arrival; waits when there is none."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+    def statistics(self) -> Mapping[str, int]: ...
+
+
+@runtime_checkable
+class Membership(Protocol):
+    """Tells who else may be in the group, as best it can. A hint: the node finds out who really answers.
+
+    M1  After `join(me)` returned, others learn of `me` without any further call.
+    M2  `watch` returns the whole list of the others (never `me`) as soon as it differs from what it last
+        returned; the first call returns at once.
+    M3  After `leave`, others stop seeing `me` soon; a killed process disappears too, later.
+    M4  A directory, server or network that fails is silence (the last list stands), never an exception out
+        of `watch`; it is counted and retried.
+    M5  After `aclose` returns, `watch` raises `Closed`, and no task, socket, file or timer of its own is left.
+    M6  Nothing loop-bound is made in the constructor.
+
+    Prove it: subclass `softmutex.testing.contracts.MembershipContract`.
+    """
+
+    async def join(self, me: Member) -> None: ...
+
+    async def watch(self) -> Sequence[Member]: ...
+
+    async def leave(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    def group_key(self) -> bytes | None:
+        """A key that this membership gives its members for sealing (32 bytes), or None where it has none."""
+        ...
+
+    def statistics(self) -> Mapping[str, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Something that happened to one mutex of one node, for telemetry. `values` holds plain numbers and strings."""
+
+    mutex: str
+    node: NodeId
+    what: str  # a FactKind, or wait_started, wait_ended, hold_started, hold_ended, message_sent ...
+    values: Mapping[str, float | int | str] = field(default_factory=dict)
+    note: Note | None = None
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """Is told what happens. O1 `notice` returns at once. O2 What it raises is swallowed, counted and logged once."""
+
+    def notice(self, observation: Observation) -> None: ...
