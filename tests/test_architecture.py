@@ -1,0 +1,217 @@
+"""What holds the house together, as tests: layers, purity, contract tests, sizes, and the README's promises."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROOMS = [ROOT / "softmutex", ROOT / "adapters"]
+CORE = ROOT / "softmutex" / "core"
+GROUPS = ["softmutex.algorithms", "softmutex.transports", "softmutex.memberships", "softmutex.observers"]
+MOST_LINES_OF_A_FILE = 500
+MOST_LINES_OF_A_FUNCTION = 80
+
+
+def ours(group: str) -> list[EntryPoint]:
+    """The project's own entry points: another package's plug-in may be installed beside it."""
+    return [point for point in entry_points(group=group) if point.dist and point.dist.name == "softmutex"]
+
+
+def sources(*rooms: Path) -> list[tuple[Path, str]]:
+    return [(path.relative_to(ROOT), path.read_text()) for room in rooms for path in sorted(room.rglob("*.py"))]
+
+
+def where(path: Path, node: ast.AST) -> str:
+    return f"{path}:{getattr(node, 'lineno', 0)}"
+
+
+# --- rooms and doors -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.house
+def test_a_room_knows_only_the_rooms_below_it_and_the_core_is_pure():
+    linter = Path(sys.executable).with_name("lint-imports")
+    run = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+# These give another answer in another process, on another machine, or reach outside.
+IMPURE_BUILTINS = {"hash", "id", "open", "print", "input", "exec", "eval", "__import__"}
+
+
+def impurities(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in IMPURE_BUILTINS:
+                yield node, f"calls {name}()"
+            case ast.Attribute(value=ast.Name(id="rng" | "_rng") | ast.Attribute(attr="rng" | "_rng"), attr=method):
+                if method != "random":
+                    yield node, f"uses rng.{method}: only the sequence of rng.random() is promised for ever"
+            case ast.Assert():
+                yield node, "asserts: python -O would hide the breach"
+            case ast.For(iter=ast.Set() | ast.SetComp()) | ast.comprehension(iter=ast.Set() | ast.SetComp()):
+                yield node, "iterates over a set: the order differs between runs"
+
+
+@pytest.mark.house
+def test_a_run_of_the_core_is_a_function_of_its_seed():
+    found = [
+        f"{where(path, node)} {what}" for path, text in sources(CORE) for node, what in impurities(ast.parse(text))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_impurities_are_seen():
+    code = "print(id(x))\nself.rng.shuffle(xs)\nassert x\nfor a in {1, 2}: pass\n[a for a in {1}]\nself._rng.random()"
+    assert sorted(what.split()[0] for _, what in impurities(ast.parse(code))) == [
+        *["asserts:", "calls", "calls", "iterates", "iterates", "uses"]
+    ]
+
+
+# --- plug-ins --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.house
+@pytest.mark.parametrize("group", GROUPS)
+def test_what_is_installed_is_what_pyproject_registers(group: str):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    installed = {point.name: point.value for point in ours(group)}
+    assert installed == project["entry-points"].get(group, {}), 'pip install -e ".[dev]" makes them the same again'
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_entry_point_loads(group: str):
+    broken = []
+    for point in ours(group):
+        try:
+            point.load()
+        except (ImportError, AttributeError) as error:
+            broken.append(f"{point.name} = {point.value}: {error}")
+    assert not broken, "\n".join(broken)
+
+
+def all_subclasses(cls: type) -> Iterator[type]:
+    for below in cls.__subclasses__():
+        yield below
+        yield from all_subclasses(below)
+
+
+@pytest.mark.parametrize(
+    ("group", "contract"),
+    [("softmutex.transports", "TransportContract"), ("softmutex.memberships", "MembershipContract")],
+)
+def test_every_registered_adapter_has_its_contract_test(group: str, contract: str):
+    contracts: Any = importlib.import_module("softmutex.testing.contracts")
+    for path in sorted((Path(__file__).parent / "contracts").glob("test_*.py")):
+        importlib.import_module(f"tests.contracts.{path.stem}")
+    proofs = [cls for cls in all_subclasses(getattr(contracts, contract)) if cls.__name__.startswith("Test")]
+    proven = {cls.scheme for cls in proofs if hasattr(cls, "scheme")}
+    unproven = sorted({point.name for point in ours(group)} - proven)
+    assert not unproven, (
+        f"no contract test for {', '.join(unproven)}. In tests/contracts/test_<name>.py write "
+        f"`class Test...({contract}): scheme = {unproven[0]!r}` and the way to make one."
+    )
+
+
+# --- sizes and words -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.house
+def test_no_file_has_outgrown_its_readers():
+    sizes = {path: len(text.splitlines()) for path, text in sources(*ROOMS)}
+    found = [
+        f"{path}: {n} lines, {MOST_LINES_OF_A_FILE} at most" for path, n in sizes.items() if n > MOST_LINES_OF_A_FILE
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.house
+def test_no_function_has_outgrown_its_readers():
+    found = []
+    for path, text in sources(*ROOMS):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MOST_LINES_OF_A_FUNCTION:
+                    found.append(f"{where(path, node)} {node.name}: {lines} lines, {MOST_LINES_OF_A_FUNCTION} at most")
+    assert not found, "\n".join(found)
+
+
+# Spelled in pieces, so that this file does not name what it looks for.
+PRIVATE = re.compile(
+    "|".join(
+        ["pypi" + r"\.org", "pythonhosted" + r"\.org", "npmjs" + r"\.", r"(?<![\w.])/(?:home|root|work|Users)" + "/"]
+    )
+)
+
+
+def project_files() -> list[Path]:
+    """What git would have: committed or new, not ignored."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    paths = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+@pytest.mark.house
+@pytest.mark.needs("git")
+def test_no_file_names_a_package_registry_or_a_path_of_one_machine():
+    found = []
+    for path in project_files():
+        text = path.read_bytes().decode(errors="replace")
+        for number, line in enumerate(text.splitlines(), 1):
+            if hit := PRIVATE.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number} names {hit[0]}")
+    assert not found, "\n".join(found)
+
+
+# --- the README ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.house
+def test_the_two_commands_of_the_readme_are_the_ones_that_ci_runs():
+    readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
+    assert 'pip install -e ".[dev]"\npytest\n' in readme
+    assert 'pip install -q -e ".[dev]"' in ci
+    assert re.search(r"^\w+ +tests +pytest$", ci, re.MULTILINE)
+
+
+def one_message_end_to_end(readme: str) -> list[str]:
+    """The lines of the README's sketch: `udp receive    package.module:Class.method`, one a step."""
+    lines = readme.splitlines()
+    start = next((number for number, line in enumerate(lines) if line.startswith("udp receive")), None)
+    assert start is not None, "README.md has no line that starts with 'udp receive': follow one message, end to end"
+    end = next(number for number, line in enumerate(lines) if number > start and line.startswith("```"))
+    return [line for line in lines[start:end] if line.strip()]
+
+
+def resolve(name: str) -> object:
+    module, _, qualified = name.partition(":")
+    found: object = importlib.import_module(module)
+    for part in qualified.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@pytest.mark.house
+def test_the_readme_follows_one_message_along_names_that_exist():
+    steps = one_message_end_to_end((ROOT / "README.md").read_text())
+    assert len(steps) >= 5, "udp receive, node pump, core handle, effects, perform"
+    for step in steps:
+        names = re.findall(r"softmutex\w*(?:\.\w+)*:[\w.]+", step)
+        assert names, f"no 'package.module:name' in: {step}"
+        for name in names:
+            resolve(name)
