@@ -16,20 +16,23 @@ N1  A `NodeId` names one life of one process: a restart gets a new one, so a mes
 N2  An `Instant` is integer nanoseconds since 1970 on a clock that never jumps: wall time read once at start,
     monotonic from then on. Differences on one node are exact; across nodes it is as good as their clocks.
 N3  A `RequestId` is unique within one node and one mutex, and grows with time.
+N4  Each kind of integer says, as `Annotated` metadata, how it travels (`wire.py`); nothing else reads that.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from softmutex.core.messages import Message
 
-Instant: TypeAlias = int
-Duration: TypeAlias = int
-NodeId: TypeAlias = int
-RequestId: TypeAlias = int
+U64: TypeAlias = Annotated[int, "u64"]  # random numbers, fingerprints: eight bytes
+Count: TypeAlias = Annotated[int, "varint"]  # not negative and mostly small
+Instant: TypeAlias = Annotated[int, "i64"]
+Duration: TypeAlias = Annotated[int, "varint"]
+NodeId: TypeAlias = Annotated[int, "u64"]
+RequestId: TypeAlias = Annotated[int, "varint"]
 TimerName: TypeAlias = str | tuple[str, int]
 
 SECOND: Duration = 1_000_000_000
@@ -54,14 +57,14 @@ class Ticket(NamedTuple):
 class Token(NamedTuple):
     """The right to run A, as it wanders. `key` orders rivals of one epoch: the older one wins (lower precedes)."""
 
-    epoch: int  # generation: a regenerated token has a higher one
+    epoch: Count  # generation: a regenerated token has a higher one
     stamp: Instant  # when it was made, by its maker's clock
-    id: int  # 53 random bits: tells tokens of one stamp apart
-    hop: int  # how often it has been passed on; (epoch, hop) grows at the resource
-    slot: int = 0  # which of the `slots` of a soft semaphore
-    queue: tuple[Ticket, ...] = ()  # who waits, first come first served, bounded
-    settings: int = 0  # fingerprint of the group's settings
-    baggage: bytes = b""  # opaque to the core: the trace context of the last hold
+    id: U64  # 53 random bits: tells tokens of one stamp apart
+    hop: Count  # how often it has been passed on; (epoch, hop) grows at the resource
+    slot: Count = 0  # which of the `slots` of a soft semaphore
+    queue: Annotated[tuple[Ticket, ...], "<=32"] = ()  # who waits, first come first served
+    settings: U64 = 0  # fingerprint of the group's settings
+    baggage: Annotated[bytes, "<=64"] = b""  # opaque to the core: the trace context of the last hold
 
     @property
     def key(self) -> tuple[Instant, int]:

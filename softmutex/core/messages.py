@@ -1,8 +1,14 @@
 """Every message that nodes exchange, with its number on the wire.
 
-A message is an immutable tuple with names. Its fields carry their wire type as `Annotated` metadata, from which
-`wire.py` derives the codec: to add a message, declare it here and give it a free number in `KINDS`.
+A message is an immutable tuple with names. `wire.py` derives its codec from the declaration: to add a message,
+declare it here, add it to `Message`, and give it a free number in `KINDS`. What a field may be:
 
+    NodeId  Instant  Duration  RequestId  U64  Count  Flag  Token      the vocabulary of `events.py` and below
+    Annotated[bytes, "<=64"]    Annotated[str, "<=64"]                 so many bytes at most (of UTF-8, for text)
+    Annotated[tuple[NodeId, ...], "<=32"]                              so many items at most
+    SomeIntEnum (0..255)    SomeNamedTuple    AnyOfThese | None
+
+Everything has a bound, and `tests/wire` holds that no message can outgrow a frame even with every bound reached.
 Each message of an algorithm travels inside a frame that names the sender, the receiver and the mutex
 (`wire.py`), so none of them repeats these.
 """
@@ -11,11 +17,8 @@ from __future__ import annotations
 
 from typing import Annotated, NamedTuple, TypeAlias
 
-from softmutex.core.events import Token
+from softmutex.core.events import U64, Token
 
-# Wire types: the string is what wire.py knows them by.
-U64: TypeAlias = Annotated[int, "u64"]  # random numbers, ids: eight bytes
-Count: TypeAlias = Annotated[int, "varint"]  # small non-negative numbers
 Flag: TypeAlias = Annotated[bool, "flag"]
 
 
