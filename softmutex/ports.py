@@ -10,11 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from softmutex.core.errors import SoftMutexError
 from softmutex.core.events import NodeId, Note
 
 
 class Closed(Exception):
     """Raised by a waiting `receive` or `watch` once the adapter has been closed."""
+
+
+class CannotOpen(SoftMutexError, OSError):
+    """`open`, `join` or `group_key` found its place taken, forbidden or unsafe; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,8 @@ class Transport(Protocol):
     T4  After `open` returned, `address` is where others reach this node, and datagrams are received from then
         on, also before the first `receive` (bounded: the oldest are dropped and counted).
     T5  A reply sent to `Datagram.source` reaches the sender of that datagram.
-    T6  Nothing loop-bound is made in the constructor. `open` and `aclose` may be called once each.
+    T6  Nothing loop-bound is made in the constructor. `open` may be called once, and raises `CannotOpen` where the
+        place cannot be had; `aclose` may follow whether it was called or not, and again.
 
     Prove it: subclass `softmutex.testing.contracts.TransportContract`.
     """
@@ -62,7 +68,10 @@ class Transport(Protocol):
     def send(self, address: str, payload: bytes) -> None: ...
 
     async def receive(self) -> Sequence[Datagram]:
-        """All that has arrived since the last call, at least one, in order of arrival; waits when there is none."""
+        """All that has arrived since the last call, at least one, in order of arrival; waits when there is none.
+
+        One task at a time may wait. Cancelling it loses nothing.
+        """
         ...
 
     async def aclose(self) -> None: ...
@@ -74,14 +83,17 @@ class Transport(Protocol):
 class Membership(Protocol):
     """Tells who else may be in the group, as best it can. A hint: the node finds out who really answers.
 
-    M1  After `join(me)` returned, others learn of `me` without any further call.
+    M1  After `join(me)` returned, others learn of `me` without any further call. (A fixed list knows everybody
+        beforehand; `join` only tells it which entry is `me`.)
     M2  `watch` returns the whole list of the others (never `me`) as soon as it differs from what it last
-        returned; the first call returns at once.
+        returned; the first call returns at once. It works without `join` too, for those who only look.
     M3  After `leave`, others stop seeing `me` soon; a killed process disappears too, later.
     M4  A directory, server or network that fails is silence (the last list stands), never an exception out
-        of `watch`; it is counted and retried.
+        of `watch`; it is counted and retried. A `join` that can never work raises `CannotOpen`.
     M5  After `aclose` returns, `watch` raises `Closed`, and no task, socket, file or timer of its own is left.
-    M6  Nothing loop-bound is made in the constructor.
+        `aclose` leaves, too, and may be called again.
+    M6  Nothing loop-bound is made in the constructor. One task at a time may wait in `watch`; cancelling it
+        loses nothing.
 
     Prove it: subclass `softmutex.testing.contracts.MembershipContract`.
     """
@@ -95,7 +107,10 @@ class Membership(Protocol):
     async def aclose(self) -> None: ...
 
     def group_key(self) -> bytes | None:
-        """A key that this membership gives its members for sealing (32 bytes), or None where it has none."""
+        """A key that this membership gives its members for sealing (32 bytes), or None where it has none.
+
+        May be asked before `join`.
+        """
         ...
 
     def statistics(self) -> Mapping[str, int]: ...
