@@ -4,8 +4,8 @@ A test says so once:  @pytest.mark.needs("redis-server")   @pytest.mark.needs("n
 
 The naive way, skip decorators here and there, ends in a green run that tested half of the project and says so nowhere.
 So on a developer's machine a test whose need is missing is left out, and the run closes with what was left out, why,
-and the command that brings it in. With CI=true nothing may be left out: a missing need stops the run, and a test that
-skips itself fails.
+and the command that brings it in. With CI=true nothing may be left out: a test whose need is missing fails, and so does
+one that skips itself.
 """
 
 import os
@@ -105,17 +105,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for need in missing:
             needs.left_out[need].append(item.name)
         (out if missing else kept).append(item)
-    if out and IN_CI:
-        raise pytest.UsageError("in CI no test may be left out", *needs.lines())
-    if out:
+    if out and not IN_CI:
         items[:] = kept
         config.hook.pytest_deselected(items=out)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if missing := item.config.stash[NEEDS].missing(item):
+        pytest.fail(f"no {', '.join(missing)} here, and in CI no test may be left out", pytrace=False)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     lines = config.stash[NEEDS].lines()
     if lines:
-        terminalreporter.section("left out", yellow=True)
+        terminalreporter.section("missing here" if IN_CI else "left out", yellow=True)
         for line in lines:
             terminalreporter.line(line)
 
