@@ -1,0 +1,134 @@
+"""A fixed list of addresses: `static://ftp1:9431,ftp2:9431`. For sites where multicast and registries are not wanted.
+
+What it decides: host names are looked up here, again and again, and a name that gives several addresses gives several
+members. The naive way, looking up once at start, talks for ever to the address that a restarted container had before;
+and one dead name server at start would keep a node from starting at all.
+
+So: literal addresses are shown at once, names as soon as they are known. A name that cannot be looked up keeps the
+addresses it had, and is tried again after RETRY_S, 2 RETRY_S, ... up to `refresh`.
+
+An entry with `://` in it (the address of an HTTP transport) is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
+
+from softmutex.core.errors import ConfigError
+from softmutex.ports import Closed, Member
+from softmutex.urls import Url, join_address, split_address
+
+REFRESH_S = 30.0
+RETRY_S = 1.0
+LOOKUP_S = 10.0
+LOOKUPS_AT_ONCE = 4  # a dead name server must not take all threads of the application's executor
+
+
+class StaticMembership:
+    """`static://a:9431,b:9431,[fd00::1]:9431?refresh=seconds`
+
+    Every member may be given the same list: a node's own address is left out where it is told by `join`, and what
+    else turns out to be the node itself (another name of it) it finds out by greeting itself.
+    """
+
+    def __init__(self, addresses: Iterable[str], *, refresh: float = REFRESH_S) -> None:
+        self._found: dict[str, tuple[str, ...]] = {}
+        for entry in addresses:
+            address, is_name = read_entry(entry)
+            self._found[address] = () if is_name else (address,)
+        if not self._found:
+            raise ConfigError("static:// names no address. Write static://host1:9431,host2:9431.")
+        self._names = [address for address, found in self._found.items() if not found]
+        self._refresh_s = refresh
+        self._me: str | None = None
+        self._shown: tuple[Member, ...] | None = None
+        self._changed = asyncio.Event()
+        self._closed = False
+        self._refresher: asyncio.Task[None] | None = None
+        self._counts = {"lookups": 0, "lookups_failed": 0}
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        parts = Url(url)
+        refresh = parts.number("refresh", REFRESH_S, low=0.1)
+        parts.finish()
+        return cls([entry.strip() for entry in parts.place.split(",") if entry.strip()], refresh=refresh)
+
+    async def join(self, me: Member) -> None:
+        self._me = me.address
+        self._changed.set()
+
+    async def leave(self) -> None:
+        """Nobody is told: a fixed list stays as it is."""
+
+    async def watch(self) -> Sequence[Member]:
+        if self._names and self._refresher is None and not self._closed:
+            self._refresher = asyncio.get_running_loop().create_task(self._refresh(), name="softmutex static: names")
+        while not self._closed:
+            others = self._others()
+            if others != self._shown:
+                self._shown = others
+                return others
+            self._changed.clear()
+            await self._changed.wait()
+        raise Closed("the membership is closed")
+
+    async def aclose(self) -> None:
+        self._closed = True
+        self._changed.set()
+        if self._refresher is not None:
+            self._refresher.cancel()
+            await asyncio.gather(self._refresher, return_exceptions=True)
+
+    def group_key(self) -> bytes | None:
+        return None
+
+    def statistics(self) -> Mapping[str, int]:
+        return {**self._counts, "members": sum(map(len, self._found.values()))}
+
+    def _others(self) -> tuple[Member, ...]:
+        addresses = {address: None for found in self._found.values() for address in found if address != self._me}
+        return tuple(Member(address) for address in addresses)
+
+    async def _refresh(self) -> None:
+        failures_in_a_row = 0
+        at_once = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        while True:
+            well = await asyncio.gather(*(self._look_up(name, at_once) for name in self._names))
+            self._changed.set()
+            failures_in_a_row = 0 if all(well) else failures_in_a_row + 1
+            retry_s = RETRY_S * 2 ** min(failures_in_a_row - 1, 10)
+            await asyncio.sleep(min(retry_s, self._refresh_s) if failures_in_a_row else self._refresh_s)
+
+    async def _look_up(self, name: str, at_once: asyncio.Semaphore) -> bool:
+        host, port = split_address(name)
+        async with at_once:
+            self._counts["lookups"] += 1
+            with contextlib.suppress(OSError, UnicodeError):  # TimeoutError is an OSError
+                async with asyncio.timeout(LOOKUP_S):
+                    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+                self._found[name] = tuple(sorted({join_address(str(entry[4][0]), port) for entry in found}))
+                return True
+            self._counts["lookups_failed"] += 1
+            return False
+
+
+def read_entry(entry: str) -> tuple[str, bool]:
+    """An entry of the list in its normal form, and whether it has to be looked up."""
+    if "://" in entry:
+        return entry, False
+    try:
+        host, port = split_address(entry)
+        if port == 0:
+            raise ValueError(f"{entry!r} has port 0, where nobody can be reached")
+    except ValueError as error:
+        raise ConfigError(f"static://: {error}. Write static://host1:9431,host2:9431.") from None
+    try:
+        return join_address(str(ipaddress.ip_address(host)), port), False
+    except ValueError:
+        return join_address(host, port), True
