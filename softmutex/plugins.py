@@ -1,0 +1,118 @@
+"""Finds what a URL or a name stands for: the four kinds of plug-ins, by entry point and by nothing else.
+
+    udp://0.0.0.0:9431   --scheme-->   entry point `udp` of the group `softmutex.transports`   --from_url-->   a transport
+    "wandering"          --name---->   entry point `wandering` of `softmutex.algorithms`       ------------>   a class
+
+The naive way, importing adapters by hand where they are needed, makes third parties second class and the import of this
+library slow. So nothing is looked up before the first node opens, and nothing is imported that is not used.
+
+An instance is accepted wherever a URL is. A package registers its own in `pyproject.toml`:
+
+    [project.entry-points."softmutex.transports"]
+    carrier-pigeon = "pigeons:PigeonTransport"        # has a classmethod `from_url(url)`
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from softmutex.core.errors import ConfigError
+from softmutex.core.machine import Algorithm
+from softmutex.ports import Membership, Observer, Transport
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+P = TypeVar("P")
+
+
+class Role(StrEnum):
+    TRANSPORT = "transport"
+    MEMBERSHIP = "membership"
+    ALGORITHM = "algorithm"
+    OBSERVER = "observer"
+
+    @property
+    def group(self) -> str:
+        return f"softmutex.{self.value}s"
+
+
+@cache
+def installed(role: Role) -> Mapping[str, EntryPoint]:
+    """What is installed of a role, by name, in alphabetical order. Looked up once a process."""
+    from importlib.metadata import entry_points  # slow to import
+
+    found = {entry.name: entry for entry in entry_points(group=role.group)}
+    return dict(sorted(found.items()))
+
+
+@cache
+def load(role: Role, name: str) -> Any:
+    """The object that `name` stands for. What is missing is an error that names the remedy."""
+    entry = installed(role).get(name)
+    if entry is None:
+        raise ConfigError(_explain_unknown(role, name))
+    try:
+        return entry.load()
+    except ImportError as error:
+        raise ConfigError(
+            f"the {role} {name!r} is installed but cannot be imported ({error}). {_how_to_install(error.name or name)}"
+        ) from error
+
+
+def transport(what: str | Transport) -> Transport:
+    return cast(Transport, _by_url(Role.TRANSPORT, what))
+
+
+def membership(what: str | Membership) -> Membership:
+    return cast(Membership, _by_url(Role.MEMBERSHIP, what))
+
+
+def algorithm(what: str | type[Algorithm]) -> type[Algorithm]:
+    return cast("type[Algorithm]", load(Role.ALGORITHM, what) if isinstance(what, str) else what)
+
+
+def observers(what: Iterable[str | Observer]) -> list[Observer]:
+    return [cast(Observer, load(Role.OBSERVER, one)()) if isinstance(one, str) else one for one in what]
+
+
+def _by_url(role: Role, what: object) -> object:
+    if not isinstance(what, str):
+        return what
+    scheme, separator, _ = what.partition("://")
+    if not separator:
+        raise ConfigError(
+            f"{role}={what!r} is not a URL. Write scheme://..., with one of these schemes: {_names(role)}."
+        )
+    return load(role, scheme).from_url(what)
+
+
+def _names(role: Role) -> str:
+    return ", ".join(installed(role)) or "none"
+
+
+def _explain_unknown(role: Role, name: str) -> str:
+    near = difflib.get_close_matches(name, installed(role), n=1)
+    remedy = f"Did you mean {near[0]!r}?" if near else _how_to_install(name)
+    return (
+        f"no {role} named {name!r} (installed: {_names(role)}). {remedy} "
+        f"One of your own is registered under the entry-point group {role.group!r}."
+    )
+
+
+def _how_to_install(name: str) -> str:
+    """The command that brings `name`, where it is one of our own extras; advice otherwise."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        extras = metadata("softmutex").get_all("Provides-Extra") or []
+    except PackageNotFoundError:
+        extras = []
+    extra = name.partition("+")[0].partition(".")[0]
+    if extra in extras:
+        return f"Run: pip install 'softmutex[{extra}]'."
+    return "Install the package that brings it."
