@@ -65,6 +65,9 @@ class Token(NamedTuple):
     queue: Annotated[tuple[Ticket, ...], "<=32"] = ()  # who waits, first come first served
     settings: U64 = 0  # fingerprint of the group's settings
     baggage: Annotated[bytes, "<=64"] = b""  # opaque to the core: the trace context of the last hold
+    watch: Annotated[tuple[NodeId, ...], "<=2"] = ()  # who watches over it (wandering)
+    unseen: Duration = 0  # how long they have not heard of it (wandering)
+    more: Annotated[bool, "flag"] = False  # more wait than `queue` tells: ask the first watcher (wandering)
 
     @property
     def key(self) -> tuple[Instant, int]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Annotated, NamedTuple, TypeAlias
 
-from softmutex.core.events import U64, Count, Duration, Token
+from softmutex.core.events import U64, Count, Duration, Instant, NodeId, RequestId, Ticket, Token
 
 Flag: TypeAlias = Annotated[bool, "flag"]
 
@@ -80,6 +80,102 @@ class Withdraw(NamedTuple):
     """An early offer is taken back before its commit."""
 
     nonce: U64
+
+
+# --- the wandering token (algorithms/wandering) ---------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where a token was: `holder` had it at `hop`. No more than a hint, except that a higher epoch is a fact."""
+
+    slot: Count
+    epoch: Count
+    stamp: Instant
+    id: U64
+    hop: Count
+    holder: NodeId
+
+
+class Presence(IntEnum):
+    """What a node says of itself when it is asked for a token."""
+
+    ABSENT = 0  # it is not here
+    PARKED = 1  # it is here, and nobody uses it
+    IN_USE = 2  # it is here, and A runs or is about to
+    PASSING = 3  # it is committed to another node, which has not confirmed it
+
+
+Tickets: TypeAlias = Annotated[tuple[Ticket, ...], "<=32"]
+
+
+class Want(NamedTuple):
+    """`node` wants the token. Passed on towards a home or the holder, `steps` times at most; 0: who gets it keeps it."""
+
+    node: NodeId
+    request: RequestId
+    late: Flag  # it had its turn less than the least interval ago, and lets others go first
+    steps: Count
+
+
+class Queued(NamedTuple):
+    """Your request is known; ask again after `patience` at the earliest."""
+
+    request: RequestId
+    patience: Duration
+
+
+class Feed(NamedTuple):
+    """To a holder: these wait. Where the token has moved on, it is passed on after it."""
+
+    slot: Count
+    tickets: Tickets
+    more: Flag  # others wait that are not told of
+    steps: Count
+
+
+class Seen(NamedTuple):
+    """From a holder to who watches over it: the token is here, and you will hear of it within `lease` (0: parked)."""
+
+    place: Place
+    lease: Duration
+    queue: Tickets
+
+
+class Heard(NamedTuple):
+    """From a watcher: I know; and these wait."""
+
+    slot: Count
+    epoch: Count
+    hop: Count
+    tickets: Tickets
+    more: Flag
+
+
+class Probe(NamedTuple):
+    """Where is the token? With a `ballot` (the epoch that the asker would make): may I replace it if nobody has it?"""
+
+    number: U64  # names this inquiry
+    slot: Count
+    ballot: Count
+    rival: Place | None  # the asker's own token, if it has one that it doubts
+    overlap: Flag  # ... and A runs with it
+
+
+class Sight(NamedTuple):
+    """The answer: the newest sighting, what this node has of it, and whether nobody else was promised the ballot."""
+
+    number: U64
+    slot: Count
+    place: Place | None
+    presence: Presence
+    free: Flag
+
+
+class Bequest(NamedTuple):
+    """From a home that leaves, or is one no longer, to the next: who waits, and where the token is."""
+
+    place: Place | None
+    tickets: Tickets
 
 
 # --- of the node as a whole (runtime/peers.py, runtime/status.py): kinds 48 to 63; machines never see them -------------
@@ -188,6 +284,14 @@ Message: TypeAlias = (
     | Description
     | StatusRequest
     | StatusReply
+    | Want
+    | Queued
+    | Feed
+    | Seen
+    | Heard
+    | Probe
+    | Sight
+    | Bequest
 )
 
 # number on the wire -> (name in statistics, class)
@@ -200,6 +304,14 @@ KINDS: dict[int, tuple[str, type[Message]]] = {
     6: ("ASK", Ask),
     7: ("VOID", Void),
     8: ("WITHDRAW", Withdraw),
+    16: ("WANT", Want),
+    17: ("QUEUED", Queued),
+    18: ("FEED", Feed),
+    19: ("SEEN", Seen),
+    20: ("HEARD", Heard),
+    21: ("PROBE", Probe),
+    22: ("SIGHT", Sight),
+    23: ("BEQUEST", Bequest),
     48: ("HELLO", Hello),
     49: ("CHALLENGE", Challenge),
     50: ("WELCOME", Welcome),
