@@ -46,7 +46,7 @@ How an algorithm embeds it: one `Handover` a machine, and every outcome, from wh
         case None:                  nothing to decide
 
 Pipelined: `offer_early` while A runs and the token is still used; at the release `commit` (one message when the offer
-was accepted by then); `withdraw` before that to choose another. A `Failed` in between ends the early offer, not the hold.
+was accepted by then); `withdraw` before that to choose another. A `Failed` before ends the early offer, not the hold.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ from softmutex.core.messages import Accept, Ask, Commit, Done, Message, Offer, R
 
 TIMER: Final = "handover"  # every timer set here is named (TIMER, nonce)
 MAX_HOP: Final = 2**53  # no honest token was ever passed on so often
+_HOP: Final = Token._fields.index("hop")
 
 
 class Passing(StrEnum):
@@ -287,7 +288,8 @@ class Handover:
         outgoing.tries += 1
         if outgoing.stage is Stage.OFFERED:
             if outgoing.tries > self._resends:
-                return self._fail(outgoing, out, "no answer")
+                del self._outgoing[outgoing.nonce]
+                return self._failed(outgoing, out, "no answer")
             self._send_offer(outgoing, now, out)
         elif outgoing.tries <= self._resends:
             self._send_commit(outgoing, now, out)
@@ -364,7 +366,8 @@ class Handover:
         if outgoing is None or outgoing.to != sender or outgoing.stage is not Stage.OFFERED:
             self._drop(sender, "a late REFUSE", out)
             return None
-        return self._fail(outgoing, out, "refused")
+        self._close(outgoing, out)
+        return self._failed(outgoing, out, "refused")
 
     def _on_void(self, sender: NodeId, void: Void, out: list[Effect]) -> Failed | None:
         outgoing = self._outgoing.get(void.nonce)
@@ -374,15 +377,15 @@ class Handover:
         if outgoing.stage is not Stage.OFFERED and outgoing.reply != void.reply:
             self._drop(sender, "a VOID of another promise", out)
             return None
-        return self._fail(outgoing, out, "void")
+        self._close(outgoing, out)
+        return self._failed(outgoing, out, "void")
 
     def _pass(self, outgoing: Outgoing, out: list[Effect]) -> Passed:
         self._close(outgoing, out)
         out.append(Note(FactKind.HANDED_OVER, outgoing.token, outgoing.to))
         return Passed(outgoing.token, outgoing.to)
 
-    def _fail(self, outgoing: Outgoing, out: list[Effect], why: str) -> Failed:
-        self._close(outgoing, out)
+    def _failed(self, outgoing: Outgoing, out: list[Effect], why: str) -> Failed:
         out.append(Note(FactKind.HANDOVER_FAILED, outgoing.token, outgoing.to, why))
         return Failed(outgoing.token, outgoing.to)
 
@@ -493,6 +496,4 @@ class Handover:
 
 
 def _hopped(token: Token) -> Token:
-    return Token(
-        token.epoch, token.stamp, token.id, token.hop + 1, token.slot, token.queue, token.settings, token.baggage
-    )
+    return Token(*token[:_HOP], token.hop + 1, *token[_HOP + 1 :])  # half the price of `_replace`
