@@ -1,0 +1,25 @@
+"""The simulator: the real machines, in virtual time, over a network that can be as bad as asked for.
+
+from softmutex.sim import Scenario, simulate
+
+result = simulate(Scenario(algorithm="sandwich", nodes=300, duration_s=1e5, seed=1))
+"""
+
+from softmutex.sim.faults import Churn, Clocks, Fault, Kill, Partition, Pause, TokenLoss, Weather
+from softmutex.sim.result import Result
+from softmutex.sim.run import simulate
+from softmutex.sim.scenario import Scenario
+
+__all__ = [
+    "Churn",
+    "Clocks",
+    "Fault",
+    "Kill",
+    "Partition",
+    "Pause",
+    "Result",
+    "Scenario",
+    "TokenLoss",
+    "Weather",
+    "simulate",
+]

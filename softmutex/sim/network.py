@@ -1,0 +1,86 @@
+"""What the network does to one message: nothing, delay, loss, duplication, reordering, a cut.
+
+Corruption is loss: above UDP, the kernel's checksum or the seal of a frame eats what was damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from softmutex.core.events import SECOND, Duration, NodeId
+from softmutex.core.messages import Message
+from softmutex.sim.scenario import Scenario
+
+if TYPE_CHECKING:
+    from softmutex.sim.world import SimNode
+
+Cut = Callable[[NodeId, NodeId], bool]  # (from, to) -> is it cut
+Interceptor = Callable[["SimNode", NodeId, Message], bool]  # (from, to, message) -> is it swallowed
+
+
+class Network:
+    """`plain` says that `base`, `spread` and `loss` are the whole story, so that the world need not ask."""
+
+    def __init__(self, scenario: Scenario, random: Callable[[], float]) -> None:
+        self._random = random
+        self._scenario = scenario
+        self.cuts: list[Cut] = []
+        self.interceptors: list[Interceptor] = []
+        self.set(scenario.delay_s, scenario.loss, scenario.duplication, scenario.reordering, scenario.corruption)
+
+    def set(self, delay_s: float, loss: float, duplication: float, reordering: float, corruption: float) -> None:
+        delay = round(delay_s * SECOND)
+        swing = round(delay * self._scenario.jitter)
+        self.base: Duration = delay - swing
+        self.spread: Duration = 2 * swing + 1 if swing else 0
+        self.loss = 1.0 - (1.0 - loss) * (1.0 - corruption)
+        self.duplication = duplication
+        self.reordering = reordering
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self.plain = not (self.cuts or self.interceptors or self.duplication or self.reordering)
+        self.instant = self.plain and not (self.base or self.spread or self.loss)
+
+    def cut(self, cut: Cut) -> None:
+        self.cuts.append(cut)
+        self._refresh()
+
+    def mend(self, cut: Cut) -> None:
+        if cut in self.cuts:
+            self.cuts.remove(cut)
+            self._refresh()
+
+    def intercept(self, interceptor: Interceptor) -> None:
+        if interceptor not in self.interceptors:
+            self.interceptors.append(interceptor)
+            self._refresh()
+
+    def release(self, interceptor: Interceptor) -> None:
+        if interceptor in self.interceptors:
+            self.interceptors.remove(interceptor)
+            self._refresh()
+
+    def heal(self) -> None:
+        """Back to a network that only takes its time."""
+        self.cuts.clear()
+        self.interceptors.clear()
+        self.set(self._scenario.delay_s, 0.0, 0.0, 0.0, 0.0)
+
+    def delays(self, node: SimNode, to: NodeId, message: Message) -> list[Duration]:
+        """When the copies of one message arrive, from now; none when it is lost."""
+        random = self._random
+        sender = node.id
+        if any(swallows(node, to, message) for swallows in self.interceptors):
+            return []
+        if any(cut(sender, to) for cut in self.cuts) or (self.loss and random() < self.loss):
+            return []
+        copies = 2 if self.duplication and random() < self.duplication else 1
+        out = []
+        for _ in range(copies):
+            delay = self.base + (int(random() * self.spread) if self.spread else 0)
+            if self.reordering and random() < self.reordering:
+                delay += int(random() * 10 * (self.base + self.spread + 1))
+            out.append(delay)
+        return out

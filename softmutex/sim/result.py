@@ -1,0 +1,144 @@
+"""What a run showed. `to_json` is the promised object; attributes hold more, for tests and pictures."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from softmutex.core.events import SECOND, FactKind, NodeId
+from softmutex.sim.checkers import Violation
+from softmutex.sim.scenario import Scenario
+from softmutex.sim.tally import Hold
+
+
+@dataclass(frozen=True)
+class Result:
+    """Times in nanoseconds where the name ends in `_ns`, and in the arrays."""
+
+    scenario: Scenario
+    settings: Mapping[str, float | int | None]
+    concurrency_ns: Mapping[int, int]  # time with so many running A
+    tokens_ns: Mapping[int, int]  # time with so many live tokens
+    acquisitions: int
+    acquired: Mapping[NodeId, int]  # by node
+    withdrawn: int
+    waits: array[int]  # from request to grant
+    intervals: array[int]  # start to start of A on one node
+    holds: Sequence[Hold] | None  # every run of A, with `keep_holds`
+    sent: Mapping[str, int]  # messages by kind
+    idle_ns: int  # time when nobody waited or ran
+    idle_messages: int
+    generated: int
+    discarded: int
+    lost: int
+    recoveries_ns: Sequence[int]
+    facts: Mapping[FactKind, int]
+    violations: Sequence[Violation]
+    violation_count: int
+    events: int
+    hops: int  # tokens passed on
+    wall_s: float
+    digest: str
+    unserved: int = 0  # requests that still waited at the end of the liveness phase
+    settled_s: float | None = None  # how long the liveness phase took
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def fairness(self) -> float:
+        return jain(list(self.acquired.values()))
+
+    @property
+    def busy(self) -> float:
+        """Share of the time in which somebody ran A."""
+        return 1.0 - self.concurrency_ns.get(0, 0) / max(1, sum(self.concurrency_ns.values()))
+
+    @property
+    def overlap(self) -> float:
+        """Share of the time in which more ran A than there are slots."""
+        over = sum(spent for level, spent in self.concurrency_ns.items() if level > self.scenario.slots)
+        return over / max(1, sum(self.concurrency_ns.values()))
+
+    @property
+    def messages(self) -> int:
+        return sum(self.sent.values())
+
+    @property
+    def messages_per_acquisition(self) -> float:
+        return self.messages / self.acquisitions if self.acquisitions else 0.0
+
+    def wait_s(self, share: float) -> float:
+        return percentile(sorted(self.waits), share) / SECOND
+
+    def interval_edges(self) -> dict[float, int]:
+        """Intervals by the lower edge of their bucket, in seconds."""
+        bucket_s = self.scenario.bucket_s
+        bucket_ns = round(bucket_s * SECOND)
+        counts: dict[int, int] = {}
+        for interval in self.intervals:
+            counts[interval // bucket_ns] = counts.get(interval // bucket_ns, 0) + 1
+        return {number * bucket_s: counts[number] for number in sorted(counts)}
+
+    def to_json(self) -> dict[str, Any]:
+        scenario = self.scenario
+        rate = self.events / self.wall_s if self.wall_s else 0.0
+        out: dict[str, Any] = {
+            "algorithm": scenario.algorithm_name,
+            "nodes": scenario.nodes,
+            "duration": float(scenario.duration_s),
+            "seed": scenario.seed,
+            "settings": dict(self.settings),
+            "concurrency": {str(level): spent / SECOND for level, spent in self.concurrency_ns.items()},
+            "acquisitions": self.acquisitions,
+            "intervals": {
+                "count": len(self.intervals),
+                "edges": {f"{edge:g}": count for edge, count in self.interval_edges().items()},
+                "bucket": scenario.bucket_s,
+                **spread_s(self.intervals),
+            },
+            "wait": {"count": len(self.waits), **spread_s(self.waits)},
+            "fairness": self.fairness,
+            "messages": {
+                "total": self.messages,
+                "per_acquisition": self.messages_per_acquisition,
+                "idle_per_second": self.idle_messages * SECOND / self.idle_ns if self.idle_ns else 0.0,
+                "by_kind": dict(self.sent),
+            },
+            "tokens": {
+                "generated": self.generated,
+                "discarded": self.discarded,
+                "lost": self.lost,
+                "time_with": {str(level): spent / SECOND for level, spent in self.tokens_ns.items()},
+            },
+            "recoveries": [recovery / SECOND for recovery in self.recoveries_ns],
+            "events": self.events,
+            "wall_seconds": self.wall_s,
+            "events_per_second": rate,
+            "digest": self.digest,
+            "facts": {str(kind): count for kind, count in self.facts.items()},
+            "violations": [violation._asdict() for violation in self.violations],
+        }
+        if scenario.settle_s:
+            out["liveness"] = {"unserved": self.unserved, "settled": self.settled_s}
+        return out
+
+
+def jain(shares: Sequence[int]) -> float:
+    """Jain's index: 1 when all have the same, 1/n when one has all."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
+
+
+def percentile(ordered: Sequence[int], share: float) -> int:
+    """Nearest rank: the smallest value that `share` of all do not exceed; 0 of nothing."""
+    if not ordered:
+        return 0
+    return ordered[max(0, min(len(ordered) - 1, -int(-share * len(ordered) // 1) - 1))]
+
+
+def spread_s(values: array[int]) -> dict[str, float]:
+    ordered = sorted(values)
+    out = {f"p{share}": percentile(ordered, share / 100) / SECOND for share in (50, 90, 99)}
+    out["max"] = ordered[-1] / SECOND if ordered else 0.0
+    return out
