@@ -6,12 +6,15 @@ TransportContract, MembershipContract   what every adapter must pass; subclass, 
 """
 
 from softmutex.testing.clock import VirtualLoop, in_virtual_time, virtual_time
+from softmutex.testing.contracts import MembershipContract, TransportContract
 from softmutex.testing.memory import MemoryMembership, MemoryNetwork, MemoryTransport
 
 __all__ = [
+    "MembershipContract",
     "MemoryMembership",
     "MemoryNetwork",
     "MemoryTransport",
+    "TransportContract",
     "VirtualLoop",
     "in_virtual_time",
     "virtual_time",

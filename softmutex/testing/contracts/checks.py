@@ -1,0 +1,78 @@
+"""What the contracts check with: no pytest, no clock where a condition will do, nothing that `python -O` removes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from softmutex.ports import Closed
+
+T = TypeVar("T")
+
+
+def check(condition: bool, otherwise: str) -> None:
+    """`assert`, but also under `python -O`, and readable without pytest's rewriting."""
+    if not condition:
+        raise AssertionError(otherwise)
+
+
+async def eventually(condition: Callable[[], bool], otherwise: str, within_s: float = 5.0) -> None:
+    """Waits for the condition, not for the clock."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within_s
+    while not condition():
+        check(loop.time() < deadline, f"{otherwise} (waited {within_s:g} s)")
+        await asyncio.sleep(0.005)
+
+
+class Holdings:
+    """Tasks, descriptors and timers that are there now, and whether only those are there again later."""
+
+    def __init__(self) -> None:
+        self._before = self._count()
+
+    async def must_return(self) -> None:
+        left: list[str] = []
+
+        def are_back() -> bool:
+            now = self._count()
+            left[:] = [f"{now[kind] - count} {kind}" for kind, count in self._before.items() if now[kind] > count]
+            return not left
+
+        with contextlib.suppress(AssertionError):
+            await eventually(are_back, "", within_s=1.0)  # a socket of asyncio closes in the turn after
+        check(not left, f"left behind after aclose: {', '.join(left)}")
+
+    @staticmethod
+    def _count() -> dict[str, int]:
+        scheduled = getattr(asyncio.get_running_loop(), "_scheduled", ())  # not every loop lists its timers
+        return {
+            "tasks": len(asyncio.all_tasks()),
+            "descriptors": len(os.listdir("/dev/fd")),
+            "timers": sum(not handle.cancelled() for handle in scheduled),
+        }
+
+
+async def in_time(what: Awaitable[T], otherwise: str, within_s: float) -> T:
+    try:
+        return await asyncio.wait_for(what, within_s)
+    except TimeoutError:
+        raise AssertionError(f"{otherwise} (waited {within_s:g} s)") from None
+
+
+async def must_be_closed(waiting: Awaitable[object], within_s: float) -> None:
+    try:
+        got = await in_time(waiting, "it still waits after aclose", within_s)
+    except Closed:
+        return
+    raise AssertionError(f"after aclose it returned {got!r} instead of raising Closed")
+
+
+async def drop(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()

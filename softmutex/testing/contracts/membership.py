@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import ClassVar
+
+from softmutex.ports import CannotOpen, Member, Membership
+from softmutex.testing.contracts.checks import Holdings, check, drop, eventually, in_time, must_be_closed
+
+# What `watch` of each membership under test has returned so far.
+SHOWN: weakref.WeakKeyDictionary[Membership, list[list[str]]] = weakref.WeakKeyDictionary()
+
+
+class MembershipContract:
+    """M1 to M6 of `softmutex.ports.Membership`. Each `make()` stands for another process of the same group."""
+
+    patience_s: ClassVar[float] = 5.0
+    quiet_s: ClassVar[float] = 0.5  # so long nothing may happen, where nothing must
+    announces: ClassVar[bool] = True  # False: a fixed list, which names `member(1)` to `member(3)`
+    can_kill: ClassVar[bool] = False  # `join_elsewhere` is there
+    can_break: ClassVar[bool] = False  # `break_it` and `mend_it` are there
+    can_refuse: ClassVar[bool] = False  # `make_impossible` is there
+
+    def make(self) -> Membership:
+        raise NotImplementedError
+
+    def member(self, number: int) -> Member:
+        return Member(f"127.0.0.1:{9000 + number}", id=1000 + number, name=f"node-{number}")
+
+    async def join_elsewhere(self, me: Member) -> Callable[[], None]:
+        """Joins as `me` in another process (or what comes next to it), and returns what kills that without a word."""
+        raise NotImplementedError
+
+    async def break_it(self) -> None:
+        """Lets the directory, server or network behind it fail."""
+        raise NotImplementedError
+
+    async def mend_it(self) -> None:
+        raise NotImplementedError
+
+    def make_impossible(self) -> Membership:
+        """One whose `join` can never work, because its place is not to be had."""
+        raise NotImplementedError
+
+    # --- M1 ---------------------------------------------------------------------------------------------------------
+
+    async def test_m1_others_learn_of_me_without_any_further_call(self) -> None:
+        async with self._made(2) as (one, two):
+            await one.join(self.member(1))
+            await two.join(self.member(2))
+            await self._until_shown(one, [2, 3] if not self.announces else [2])
+            await self._until_shown(two, [1, 3] if not self.announces else [1])
+
+    # --- M2 ---------------------------------------------------------------------------------------------------------
+
+    async def test_m2_the_first_watch_returns_at_once(self) -> None:
+        async with self._made(1) as (one,):
+            await one.join(self.member(1))
+            await in_time(one.watch(), "the first watch waits", 1.0)
+
+    async def test_m2_watch_works_for_one_who_only_looks(self) -> None:
+        async with self._made(2) as (one, onlooker):
+            await one.join(self.member(1))
+            await self._until_shown(onlooker, [1, 2, 3] if not self.announces else [1])
+
+    async def test_m2_watch_shows_the_whole_list_and_never_me(self) -> None:
+        async with self._made(3) as made:
+            for number, membership in enumerate(made, 1):
+                await membership.join(self.member(number))
+            for number, membership in enumerate(made, 1):
+                await self._until_shown(membership, [other for other in (1, 2, 3) if other != number])
+
+    async def test_m2_watch_waits_until_something_differs(self) -> None:
+        async with self._made(2) as (one, two):
+            await one.join(self.member(1))
+            await self._until_shown(one, [2, 3] if not self.announces else [])
+            waiting = asyncio.ensure_future(one.watch())
+            try:
+                await self._must_wait(waiting)
+                if self.announces:
+                    await two.join(self.member(2))
+                    shown = await in_time(waiting, "watch does not notice a newcomer", self.patience_s)
+                    check(addresses(shown) == addresses([self.member(2)]), f"watch shows {shown}")
+            finally:
+                await drop(waiting)
+
+    # --- M3 ---------------------------------------------------------------------------------------------------------
+
+    async def test_m3_after_leave_others_stop_seeing_me(self) -> None:
+        async with self._made(2) as (one, two):
+            await one.join(self.member(1))
+            await two.join(self.member(2))
+            await self._until_shown(two, [1, 3] if not self.announces else [1])
+            await one.leave()
+            if self.announces:
+                await self._until_shown(two, [])
+            await one.leave()
+
+    async def test_m3_a_killed_process_disappears_too(self) -> None:
+        if not self.can_kill:
+            return  # a fixed list, or nothing that can die without the observer
+        async with self._made(1) as (one,):
+            await one.join(self.member(1))
+            kill = await self.join_elsewhere(self.member(2))
+            await self._until_shown(one, [2])
+            kill()
+            await self._until_shown(one, [])
+
+    # --- M4 ---------------------------------------------------------------------------------------------------------
+
+    async def test_m4_what_fails_is_silence_counted_and_retried(self) -> None:
+        if not self.can_break:
+            return  # nothing behind it that could fail
+        async with self._made(3) as (one, two, three):
+            await one.join(self.member(1))
+            await two.join(self.member(2))
+            await self._until_shown(one, [2, 3] if not self.announces else [2])
+            before = sum(one.statistics().values())
+            await self.break_it()
+            waiting = asyncio.ensure_future(one.watch())
+            try:
+                await eventually(
+                    lambda: sum(one.statistics().values()) > before, "the failure is not counted", self.patience_s
+                )
+                await self._must_wait(waiting)
+            finally:
+                await drop(waiting)
+                await self.mend_it()
+            await three.join(self.member(3))
+            await self._until_shown(three, [1, 2])
+            await self._until_shown(two, [1, 3])
+
+    async def test_m4_a_join_that_can_never_work_raises_cannot_open(self) -> None:
+        if not self.can_refuse:
+            return  # it needs nothing that can be refused
+        membership = self.make_impossible()
+        try:
+            await membership.join(self.member(1))
+        except CannotOpen as error:
+            check(len(str(error)) > 20, f"CannotOpen does not say what to do: {error}")
+        else:
+            raise AssertionError("join succeeded where it cannot work")
+        finally:
+            await membership.aclose()
+
+    # --- M5 ---------------------------------------------------------------------------------------------------------
+
+    async def test_m5_after_aclose_watch_raises_closed_and_nothing_is_left(self) -> None:
+        await asyncio.to_thread(lambda: None)  # the executor's thread is there before the counting
+        async with self._made(1) as (onlooker,):
+            await self._watch(onlooker)
+            holdings = Holdings()
+            async with self._made(1) as (one,):
+                await one.join(self.member(1))
+                await self._until_shown(onlooker, [1, 2, 3] if not self.announces else [1])
+                await one.watch()
+                waiting = asyncio.ensure_future(one.watch())
+                await asyncio.sleep(0)
+                await one.aclose()
+                await must_be_closed(waiting, self.patience_s)
+                await must_be_closed(one.watch(), self.patience_s)
+                if self.announces:
+                    await self._until_shown(onlooker, [])
+                await one.aclose()
+                await holdings.must_return()
+
+    # --- M6 ---------------------------------------------------------------------------------------------------------
+
+    async def test_m6_the_constructor_needs_no_loop(self) -> None:
+        membership = await asyncio.to_thread(self.make)
+        try:
+            await membership.join(self.member(1))
+            await in_time(membership.watch(), "the first watch waits", self.patience_s)
+        finally:
+            await membership.aclose()
+
+    async def test_m6_cancelling_a_waiting_watch_loses_nothing(self) -> None:
+        async with self._made(2) as (one, two):
+            await one.join(self.member(1))
+            shown: list[str] = []
+            for _ in range(5):
+                waiting = asyncio.ensure_future(one.watch())
+                await asyncio.sleep(0)
+                await drop(waiting)
+                if not waiting.cancelled():
+                    shown = addresses(waiting.result())
+            await two.join(self.member(2))
+            while self.member(2).address not in shown:
+                shown = addresses(await in_time(one.watch(), "a change was lost", self.patience_s))
+
+    async def test_group_key_is_32_bytes_and_the_same_for_all_or_none(self) -> None:
+        async with self._made(2) as (one, two):
+            key = one.group_key()
+            check(key is None or len(key) == 32, f"a group key of {len(key or b'')} bytes")
+            check(key == two.group_key(), "two members of one group were given different keys")
+
+    # --- how --------------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _made(self, count: int) -> AsyncIterator[Sequence[Membership]]:
+        memberships = [self.make() for _ in range(count)]
+        try:
+            yield memberships
+        finally:
+            for membership in memberships:
+                await membership.aclose()
+
+    async def _until_shown(self, membership: Membership, numbers: Sequence[int]) -> None:
+        """Watches until the list is that one. What was returned before counts: `watch` tells only what differs."""
+        wanted = addresses(self.member(number) for number in numbers)
+        seen = SHOWN.setdefault(membership, [])
+        while not seen or seen[-1] != wanted:
+            await in_time(
+                self._watch(membership),
+                f"watch shows {seen[-1:]} and then nothing, instead of {wanted}",
+                self.patience_s,
+            )
+
+    @staticmethod
+    async def _watch(membership: Membership) -> None:
+        shown = await membership.watch()
+        SHOWN.setdefault(membership, []).append(addresses(shown))
+
+    async def _must_wait(self, waiting: asyncio.Future[Sequence[Member]]) -> None:
+        done, _ = await asyncio.wait([waiting], timeout=self.quiet_s)
+        check(not done, f"watch returned though nothing differs: {[task.result() for task in done]}")
+
+
+def addresses(members: Iterable[Member]) -> list[str]:
+    return sorted(member.address for member in members)

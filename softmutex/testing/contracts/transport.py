@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import ClassVar
+
+from softmutex.ports import CannotOpen, Datagram, Transport
+from softmutex.testing.contracts.checks import Holdings, T, check, eventually, in_time, must_be_closed
+
+
+class TransportContract:
+    """T1 to T6 of `softmutex.ports.Transport`."""
+
+    patience_s: ClassVar[float] = 5.0
+    keeps: ClassVar[int] = 2048  # the most datagrams it keeps for a node that does not receive
+    overflow_counter: ClassVar[str] = "queue_overflow"
+    unresolvable: ClassVar[Sequence[str]] = ("", "no address at all", "a:b:c:d", "\0", "nobody")
+    can_forge: ClassVar[bool] = False  # `forge` is there
+    can_collide: ClassVar[bool] = False  # `make_at` is there
+
+    def make(self) -> Transport:
+        """One that is not yet opened, at an address of its own."""
+        raise NotImplementedError
+
+    def make_at(self, address: str) -> Transport:
+        """One whose place is the given `Transport.address`, which another has."""
+        raise NotImplementedError
+
+    async def forge(self, address: str, payload: bytes) -> None:
+        """Lets `payload` arrive at `address` from outside, past the checks of `send`."""
+        raise NotImplementedError
+
+    # --- T1 ---------------------------------------------------------------------------------------------------------
+
+    async def test_t1_an_absent_peer_is_silence_not_an_error(self) -> None:
+        async with self._opened(3) as (here, there, gone):
+            absent = gone.address
+            await gone.aclose()
+            for _ in range(20):
+                here.send(absent, b"anybody there?")
+                await asyncio.sleep(0)
+            await self._must_arrive(here, there)
+
+    async def test_t1_an_address_that_makes_no_sense_is_a_counted_loss(self) -> None:
+        async with self._opened(2) as (here, there):
+            for address in self.unresolvable:
+                before = sum(here.statistics().values())
+                here.send(address, b"to whom?")
+                await eventually(
+                    lambda before=before: sum(here.statistics().values()) > before,  # type: ignore[misc]
+                    f"send({address!r}) was lost without being counted",
+                    self.patience_s,
+                )
+            await self._must_arrive(here, there)
+
+    async def test_t1_a_full_buffer_is_silence_not_an_error(self) -> None:
+        async with self._opened(2) as (here, there):
+            for _ in range(5000):
+                here.send(there.address, b"x" * min(1400, here.max_datagram))
+            await self._must_arrive(here, there)
+
+    # --- T2 ---------------------------------------------------------------------------------------------------------
+
+    async def test_t2_a_datagram_arrives_whole_or_not_at_all(self) -> None:
+        async with self._opened(2) as (here, there):
+            largest = here.max_datagram
+            sizes = sorted({1, 2, 3, 127, 128, 255, 256, 1000, largest - 1, largest})
+            sent = {bytes((size + place * 7) % 256 for place in range(size)) for size in sizes}
+            arrived: set[bytes] = set()
+
+            async def collect() -> None:
+                while arrived != sent:
+                    got = {datagram.payload for datagram in await there.receive()}
+                    check(got <= sent, f"arrived, but was never sent: {[len(p) for p in got - sent]} bytes")
+                    arrived.update(got)
+
+            def send_the_rest() -> None:
+                for payload in sorted(sent - arrived):
+                    here.send(there.address, payload)
+
+            async with self._repeating(send_the_rest):
+                await self._in_time(collect(), "not every size arrives")
+
+    async def test_t2_one_that_is_too_large_is_refused_by_send(self) -> None:
+        async with self._opened(2) as (here, there):
+            try:
+                here.send(there.address, bytes(here.max_datagram + 1))
+            except ValueError:
+                await self._must_arrive(here, there)
+            else:
+                raise AssertionError(f"send took {here.max_datagram + 1} bytes, one over its own max_datagram")
+
+    async def test_t2_one_that_arrives_too_large_is_dropped_and_counted(self) -> None:
+        if not self.can_forge:
+            return  # nothing but its own `send` can put datagrams in
+        async with self._opened(2) as (here, there):
+            before = sum(there.statistics().values())
+            await self.forge(there.address, bytes(there.max_datagram + 1))
+            await eventually(
+                lambda: sum(there.statistics().values()) > before,
+                "it was dropped without being counted",
+                self.patience_s,
+            )
+            await self._must_arrive(here, there)
+
+    # --- T3 ---------------------------------------------------------------------------------------------------------
+
+    async def test_t3_after_aclose_receive_raises_closed_and_nothing_is_left(self) -> None:
+        await asyncio.to_thread(lambda: None)  # the executor's thread and its pipe are there before the counting
+        holdings = Holdings()
+        async with self._opened(2) as (here, there):
+            await self._must_arrive(here, there)
+            waiting = asyncio.ensure_future(there.receive())
+            await asyncio.sleep(0)
+            here.send(here.address, b"nobody will read this")
+            await here.aclose()
+            await there.aclose()
+            await self._must_be_closed(waiting)
+            await self._must_be_closed(here.receive())
+            here.send(there.address, b"after the end")
+            await here.aclose()
+            await holdings.must_return()
+
+    async def test_t3_one_that_was_never_opened_can_be_closed(self) -> None:
+        transport = self.make()
+        await transport.aclose()
+        await self._must_be_closed(transport.receive())
+
+    # --- T4 ---------------------------------------------------------------------------------------------------------
+
+    async def test_t4_what_came_before_the_first_receive_is_there(self) -> None:
+        async with self._opened(2) as (here, there):
+            for _ in range(3):
+                here.send(there.address, b"early")
+            await asyncio.sleep(0.05)
+            async with self._repeating(lambda: here.send(there.address, b"late")):
+                first = (await self._in_time(there.receive(), "nothing arrives"))[0]
+            check(first.payload == b"early", "what was sent before the first receive is lost")
+
+    async def test_t4_for_one_who_does_not_receive_the_oldest_are_dropped_and_counted(self) -> None:
+        async with self._opened(2) as (here, there):
+            for number in range(self.keeps * 2 + 64):
+                here.send(there.address, b"%d" % number)
+                if number % 32 == 31:
+                    await asyncio.sleep(0.001)
+            for _ in range(20):
+                here.send(there.address, b"the newest")
+                await asyncio.sleep(0.01)
+            batch = await self._in_time(there.receive(), "nothing arrives")
+            check(len(batch) <= self.keeps, f"it kept {len(batch)} datagrams, more than the {self.keeps} it may")
+            check(batch[-1].payload == b"the newest", f"the newest was dropped, {batch[-1].payload!r} was kept")
+            check(there.statistics()[self.overflow_counter] > 0, f"{self.overflow_counter} does not tell of the loss")
+
+    # --- T5 ---------------------------------------------------------------------------------------------------------
+
+    async def test_t5_a_reply_to_the_source_reaches_the_sender(self) -> None:
+        async with self._opened(2) as (here, there):
+            asked = await self._must_arrive(here, there)
+            async with self._repeating(lambda: there.send(asked.source, b"reply")):
+                await self._in_time(self._until(here, b"reply"), f"no reply reaches {asked.source!r}")
+
+    # --- T6 ---------------------------------------------------------------------------------------------------------
+
+    async def test_t6_the_constructor_needs_no_loop(self) -> None:
+        here, there = await asyncio.to_thread(self.make), await asyncio.to_thread(self.make)
+        try:
+            await here.open()
+            await there.open()
+            await self._must_arrive(here, there)
+        finally:
+            await here.aclose()
+            await there.aclose()
+
+    async def test_t6_a_place_that_is_taken_raises_cannot_open(self) -> None:
+        if not self.can_collide:
+            return  # its places are never taken
+        async with self._opened(1) as (here,):
+            second = self.make_at(here.address)
+            try:
+                await second.open()
+            except CannotOpen as error:
+                check(len(str(error)) > 20, f"CannotOpen does not say what to do: {error}")
+            else:
+                raise AssertionError(f"two were opened at {here.address}")
+            finally:
+                await second.aclose()
+
+    async def test_t6_cancelling_a_waiting_receive_loses_nothing(self) -> None:
+        async with self._opened(2) as (here, there):
+            for _ in range(5):
+                waiting = asyncio.ensure_future(there.receive())
+                await asyncio.sleep(0)
+                waiting.cancel()
+                await asyncio.wait([waiting])
+            await self._must_arrive(here, there)
+
+    # --- how --------------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, count: int) -> AsyncIterator[Sequence[Transport]]:
+        transports = [self.make() for _ in range(count)]
+        try:
+            for transport in transports:
+                await transport.open()
+            yield transports
+        finally:
+            for transport in transports:
+                await transport.aclose()
+
+    async def _must_arrive(self, sender: Transport, receiver: Transport) -> Datagram:
+        """It still works: a datagram arrives, if need be the tenth of its kind."""
+        async with self._repeating(lambda: sender.send(receiver.address, b"still there?")):
+            return await self._in_time(self._until(receiver, b"still there?"), "nothing arrives any more")
+
+    @staticmethod
+    async def _until(receiver: Transport, payload: bytes) -> Datagram:
+        while True:
+            for datagram in await receiver.receive():
+                if datagram.payload == payload:
+                    return datagram
+
+    @contextlib.asynccontextmanager
+    async def _repeating(self, act: Callable[[], object]) -> AsyncIterator[None]:
+        """Datagrams may be lost: `act` is done again until the body ends."""
+
+        async def repeat() -> None:
+            while True:
+                act()
+                await asyncio.sleep(0.05)
+
+        repeater = asyncio.ensure_future(repeat())
+        try:
+            yield
+        finally:
+            repeater.cancel()
+            await asyncio.wait([repeater])
+
+    async def _in_time(self, what: Awaitable[T], otherwise: str) -> T:
+        return await in_time(what, otherwise, self.patience_s)
+
+    async def _must_be_closed(self, waiting: Awaitable[object]) -> None:
+        await must_be_closed(waiting, self.patience_s)
