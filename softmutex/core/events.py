@@ -57,10 +57,10 @@ class Ticket(NamedTuple):
 class Token(NamedTuple):
     """The right to run A, as it wanders. `key` orders rivals of one epoch: the older one wins (lower precedes)."""
 
-    epoch: Count  # generation: a regenerated token has a higher one
+    epoch: U64  # generation: a regenerated token has a higher one
     stamp: Instant  # when it was made, by its maker's clock
     id: U64  # 53 random bits: tells tokens of one stamp apart
-    hop: Count  # how often it has been passed on; (epoch, hop) grows at the resource
+    hop: U64  # how often it has been passed on; (epoch, hop) grows at the resource
     slot: Count = 0  # which of the `slots` of a soft semaphore
     queue: Annotated[tuple[Ticket, ...], "<=32"] = ()  # who waits, first come first served
     settings: U64 = 0  # fingerprint of the group's settings
@@ -158,6 +158,9 @@ class LostReason(StrEnum):
     OVERLAP = "overlap"  # another live token was seen while A ran
     LEASE = "lease"  # this node was silent for so long that others may have replaced its token
     ISOLATED = "isolated"  # too few members can be reached to know
+    # The two that no machine says, but the runtime:
+    OVERRUN = "overrun"  # A took longer than max_hold, and the mutex was told to release it then
+    CLOSED = "closed"  # the node was closed while A ran
 
 
 class Lose(NamedTuple):
