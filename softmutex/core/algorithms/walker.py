@@ -1,0 +1,415 @@
+"""A token that wanders from node to node at random: what the seeds' algorithms share (seed 000 section 5, seed 001).
+
+What it decides: when a token that came is used, skipped on or discarded, and when a missing one is made anew. Which
+tokens are spurious and how long a silence is too long is left to `adaptive.py` and `sandwich.py`; how a token changes
+hands, to `handover.py`. The naive way, one loop that waits for the token, then sleeps, then sends, is deaf while it
+sleeps: it sees neither the second token, which it should discard, nor the request that it could serve.
+
+    a token comes --spurious--> discarded
+         |
+         v      a request waits, and A ran `pause` ago or earlier
+       here ---------------------------------------------> RUNNING
+         |                                                    | Released
+         '--> SKIPPING, skip later --> passed to a random other member <--'
+                 ^                         |
+                 '------- Failed ----------'          nobody else there: PARKED until somebody joins
+
+    no token received for too long, and none here --> a new one is made, and used at once if a request waits
+
+The papers' own demand, everybody wants it all the time, is a request that always waits. Without one a token is skipped
+on. A second token that arrives while one is here waits in the inbox, as in the socket of the papers' single-threaded
+loop; where hand-overs are acknowledged it is refused instead, and goes elsewhere.
+
+Invariants
+    W1  A runs only while a token is here, and once at a time.
+    W2  A token that is here is in use, or a timer will move it on, or there is nobody to pass it to.
+    W3  Tokens wait in the inbox only behind one that is here, and at most `INBOX` of them.
+    W4  While no token is here or being passed on, the silence is timed; while one is, none is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final, NoReturn
+
+from softmutex.core.algorithms.options import Options
+from softmutex.core.errors import InvariantBreach
+from softmutex.core.events import (
+    NOBODY,
+    SECOND,
+    CancelTimer,
+    Depart,
+    Effect,
+    Event,
+    FactKind,
+    Fired,
+    Grant,
+    Instant,
+    Leaving,
+    Lose,
+    LostReason,
+    MembersChanged,
+    NodeId,
+    Note,
+    Received,
+    Released,
+    Requested,
+    RequestId,
+    Send,
+    SetTimer,
+    Started,
+    Token,
+    Withdrawn,
+)
+from softmutex.core.handover import MAX_HOP, Failed, Handover, Outcome, Passing, Taken
+from softmutex.core.machine import Setup, View, pick_other
+from softmutex.core.messages import Message, Offer
+
+SKIP: Final = "skip"
+SILENCE: Final = "silence"
+INBOX: Final = 4  # more tokens than that at one node at once are a flood, not an accident
+LONG_AGO: Final = -(2**63)
+FOREVER: Final = 2**63
+ANSWER: Final = SECOND // 4  # how long to wait for an acknowledgement; seed 000 says skip, which may be too short
+
+
+class Walker:
+    """One mutex on one node. Subclasses say which tokens are `_spurious` and, with `_heard` and `_restart`, when the
+    silence has lasted too long."""
+
+    name: ClassVar[str] = ""
+    options: ClassVar[tuple[str, ...]] = ("passing", "min_interval", "slots")
+
+    __slots__ = (
+        "_alarm",
+        "_departed",
+        "_direct",
+        "_due",
+        "_epoch",
+        "_handover",
+        "_inbox",
+        "_last_access",
+        "_leaving",
+        "_me",
+        "_members",
+        "_nonce",
+        "_overlapped",
+        "_pause",
+        "_rng",
+        "_running",
+        "_skip",
+        "_skipping",
+        "_token",
+        "_under_way",
+        "_waiting",
+    )
+
+    def __init__(self, setup: Setup) -> None:
+        options = Options(self.name, self.options, setup.options)
+        constants = setup.timing.constants(self.name)
+        self._me = setup.me
+        self._members = setup.members
+        self._rng = setup.rng
+        self._skip = constants.skip_ns
+        self._pause = options.pause(constants.min_ns)
+        passing = options.passing()
+        self._direct = passing is Passing.DIRECT
+        self._handover = Handover(setup.me, setup.rng, passing, patience=max(ANSWER, self._skip))
+        self._nonce = 0
+        self._token: Token | None = None
+        self._inbox: tuple[Token, ...] = ()
+        self._running: RequestId | None = None
+        self._waiting: tuple[RequestId, ...] = ()
+        self._overlapped = False  # whoever runs A has been told that a better token is about
+        self._skipping = False  # the timer that moves the token on is set
+        self._under_way = 0  # tokens whose passing on has begun and not ended
+        self._leaving = False
+        self._departed = False
+        self._epoch = 0  # the highest generation seen
+        self._last_access: Instant = LONG_AGO  # when A last began here
+        self._due: Instant = FOREVER  # when the silence will have lasted too long
+        self._alarm: Instant = FOREVER  # when its timer looks next: at `_due` or earlier; FOREVER: not set
+
+    # --- what each algorithm decides --------------------------------------------------------------------------------
+
+    def _spurious(self, token: Token, now: Instant) -> bool:
+        """Whether to discard this token, which was received just now. Asked once a visit."""
+        raise NotImplementedError
+
+    def _heard(self, now: Instant) -> Instant:
+        """A token is received. When, from now on, the silence will have lasted too long."""
+        raise NotImplementedError
+
+    def _restart(self, now: Instant) -> Instant:
+        """The same where the silence begins without a token received: at the start, after making or using one."""
+        raise NotImplementedError
+
+    def _accessed(self, token: Token) -> None:
+        """A begins here, enabled by this token."""
+
+    def _made(self, token: Token) -> None:
+        """This token was made here."""
+
+    def _regenerating(self) -> None:
+        """The silence has lasted too long: a token is about to be made."""
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
+        out: list[Effect] = []
+        if isinstance(event, Fired):
+            timer = event[0]
+            if timer == SKIP:
+                self._skipping = False
+                self._move_on(now, out)
+            elif timer == SILENCE:
+                self._on_silence(now, out)
+            else:
+                self._conclude(self._handover.fired(timer, now, out), now, out)
+        elif isinstance(event, Received):
+            self._receive(event[0], event[1], now, out)
+        else:
+            self._handle_rarer(event, now, out)
+        if self._token is None:
+            if self._running is not None or self._skipping or self._inbox:
+                self._breach("W1, W2, W3: no token is here, yet something goes on as if one were")
+            if self._alarm > self._due and not self._under_way:
+                self._breach("W4: no token is here, and nobody times the silence")
+        elif not self._skipping and self._running is None and len(self._members) > 1:
+            self._breach("W2: nothing will move this token on")
+        return out
+
+    def _handle_rarer(self, event: Event, now: Instant, out: list[Effect]) -> None:
+        match event:
+            case Requested(request):
+                self._waiting += (request,)
+                if self._token is not None and self._running is None:
+                    self._serve(now, out)
+            case Released(request, baggage):
+                self._release(request, baggage, now, out)
+            case Withdrawn(request):
+                self._waiting = tuple(each for each in self._waiting if each != request)
+            case Started(founder):
+                self._listen(self._restart(now), out)
+                if founder:
+                    self._make("the first one", now, out)
+            case MembersChanged():
+                if self._token is not None and self._running is None and not self._skipping:
+                    self._serve(now, out)  # it was parked
+            case Leaving():
+                self._leave(now, out)
+            case Fired() | Received():
+                self._breach("the frequent events are handled where they arrive")
+
+    def view(self) -> View:
+        held = () if self._token is None else (self._token,)
+        state = "waiting" if self._waiting else "idle"
+        if self._running is not None:
+            state = "running"
+        elif held:
+            state = "skipping" if self._skipping else "parked"
+        elif self._under_way:
+            state = "passing"
+        return View(
+            tokens=held + self._inbox + self._handover.offered,
+            holding=() if self._running is None else (self._running,),
+            waiting=len(self._waiting),
+            holder=self._me if held else NOBODY,
+            epoch=self._epoch,
+            state=state,
+        )
+
+    # --- a token comes -----------------------------------------------------------------------------------------------
+
+    def _receive(self, sender: NodeId, message: Message, now: Instant, out: list[Effect]) -> None:
+        if isinstance(message, Offer):
+            token = message[1]
+            if self._running is not None:
+                self._compare(token, out)
+            if self._direct:  # what `Handover` does in this mode, spelled out: it is the simulator's inner loop
+                if token[3] < MAX_HOP:
+                    self._arrive(tuple.__new__(Token, (*token[:3], token[3] + 1, *token[4:])), now, out)
+                return
+        accept = self._token is None and not self._leaving
+        self._conclude(self._handover.received(sender, message, now, out, accept), now, out)
+
+    def _conclude(self, outcome: Outcome | None, now: Instant, out: list[Effect]) -> None:
+        """A hand-over has come to its end, in or out."""
+        if outcome is None:
+            return
+        if isinstance(outcome, Taken):
+            self._arrive(outcome.token, now, out)
+            return
+        self._under_way -= 1
+        if not isinstance(outcome, Failed):
+            self._gone(now, out)
+        elif self._token is None:
+            self._token = outcome.token
+            self._serve(now, out)
+        else:
+            self._queue(outcome.token, out)
+
+    def _arrive(self, token: Token, now: Instant, out: list[Effect]) -> None:
+        if self._token is not None:
+            self._queue(token, out)
+            return
+        if token[0] > self._epoch:
+            self._epoch = token[0]
+        due = self._heard(now)
+        if due < self._alarm:
+            self._listen(due, out)
+        else:
+            self._due = due
+        if self._spurious(token, now):
+            out.append(Note(FactKind.DISCARDED, token))
+            self._next_in_line(now, out)
+            return
+        self._token = token
+        if self._waiting and now - self._last_access >= self._pause and not self._leaving:
+            self._grant(token, now, out)
+        else:
+            self._skipping = True
+            out.append(SetTimer(SKIP, now + self._skip))
+
+    def _queue(self, token: Token, out: list[Effect]) -> None:
+        """A second token while one is here. Of too many the youngest goes."""
+        self._inbox += (token,)
+        if len(self._inbox) > INBOX:
+            youngest = max(self._inbox, key=lambda each: each.key)
+            self._inbox = tuple(each for each in self._inbox if each is not youngest)
+            out.append(Note(FactKind.DISCARDED, youngest, detail="too many at once"))
+
+    def _next_in_line(self, now: Instant, out: list[Effect]) -> None:
+        if self._inbox:
+            first, *others = self._inbox
+            self._inbox = tuple(others)
+            self._arrive(first, now, out)
+        elif self._leaving and not self._under_way and not self._departed:
+            self._departed = True
+            out.append(Depart())
+
+    def _compare(self, token: Token, out: list[Effect]) -> None:
+        """Another token shows up while A runs. If it is the better one, this one will be found spurious."""
+        mine = self._token
+        if mine is not None and token.key < mine.key and self._running is not None and not self._overlapped:
+            self._overlapped = True
+            out.append(Lose(self._running, LostReason.OVERLAP))
+            out.append(Note(FactKind.OVERLAP, token))
+
+    # --- a token is here ---------------------------------------------------------------------------------------------
+
+    def _serve(self, now: Instant, out: list[Effect]) -> None:
+        """A token is here and not in use: use it if somebody here may, else see that it moves on."""
+        token = self._token
+        if token is None:
+            return
+        if self._waiting and now - self._last_access >= self._pause and not self._leaving:
+            if self._skipping:
+                self._skipping = False
+                out.append(CancelTimer(SKIP))
+            self._grant(token, now, out)
+        elif not self._skipping:
+            self._skipping = True
+            out.append(SetTimer(SKIP, now + self._skip))
+
+    def _grant(self, token: Token, now: Instant, out: list[Effect]) -> None:
+        request, self._waiting = self._waiting[0], self._waiting[1:]
+        self._running = request
+        self._overlapped = False
+        self._last_access = now
+        self._accessed(token)
+        out.append(Grant(request, token))
+
+    def _release(self, request: RequestId, baggage: bytes, now: Instant, out: list[Effect]) -> None:
+        if request != self._running or self._token is None:
+            self._breach(f"D4: request {request} is released, and {self._running} runs")
+        self._running = None
+        if baggage != self._token.baggage:
+            self._token = self._token._replace(baggage=baggage)
+        self._move_on(now, out)
+
+    def _move_on(self, now: Instant, out: list[Effect]) -> None:
+        """The token that is here goes to a random other member, if there is one."""
+        token = self._token
+        if token is None:
+            return
+        to = pick_other(self._members, self._me, self._rng)
+        if to == NOBODY:
+            self._park(token, now, out)
+            return
+        self._token = None
+        if self._direct:
+            self._nonce += 1
+            out.append(Send(to, Offer(self._nonce, token)))
+            if self._alarm == FOREVER:
+                self._listen(self._restart(now), out)
+            if self._inbox or self._leaving:
+                self._next_in_line(now, out)
+            return
+        self._under_way += 1
+        self._handover.give(token, to, now, out)
+        self._next_in_line(now, out)
+
+    def _gone(self, now: Instant, out: list[Effect]) -> None:
+        """The token that was being passed on is no longer this node's."""
+        if self._alarm == FOREVER:
+            self._listen(self._restart(now), out)
+        if self._leaving and self._token is None:
+            self._next_in_line(now, out)
+
+    def _park(self, token: Token, now: Instant, out: list[Effect]) -> None:
+        """There is nobody to pass it to."""
+        ready_at = self._last_access + self._pause
+        if self._leaving:
+            self._token = None
+            out.append(Note(FactKind.DISCARDED, token, detail="the last member leaves"))
+            self._next_in_line(now, out)
+        elif self._waiting and now >= ready_at:
+            self._grant(token, now, out)
+        elif self._waiting:
+            self._skipping = True
+            out.append(SetTimer(SKIP, ready_at))
+
+    def _leave(self, now: Instant, out: list[Effect]) -> None:
+        self._leaving = True
+        self._handover.renounce(out)
+        if self._token is None:
+            self._next_in_line(now, out)
+        elif self._running is None:
+            if self._skipping:
+                self._skipping = False
+                out.append(CancelTimer(SKIP))
+            self._move_on(now, out)
+
+    # --- no token is here --------------------------------------------------------------------------------------------
+
+    def _listen(self, due: Instant, out: list[Effect]) -> None:
+        """Times the silence. A timer that is set for an earlier moment stays: it looks again when it fires."""
+        self._due = due
+        if due < self._alarm:
+            self._alarm = due
+            out.append(SetTimer(SILENCE, due))
+
+    def _on_silence(self, now: Instant, out: list[Effect]) -> None:
+        self._alarm = FOREVER
+        if self._leaving:
+            self._due = FOREVER
+        elif self._token is not None or self._under_way:
+            return  # the silence begins when that token is gone
+        elif now < self._due:
+            self._listen(self._due, out)
+        else:
+            self._regenerating()
+            self._make("none was seen for too long", now, out)
+            self._listen(self._restart(now), out)
+
+    def _make(self, why: str, now: Instant, out: list[Effect]) -> None:
+        self._epoch += 1
+        token = Token(self._epoch, now, int(self._rng.random() * 2**53), 0)
+        self._made(token)
+        self._token = token
+        out.append(Note(FactKind.GENERATED, token, detail=why))
+        self._serve(now, out)
+
+    def _breach(self, what: str) -> NoReturn:
+        raise InvariantBreach(f"{self.name}, node {self._me}: {what} ({self.view()})")
