@@ -1,0 +1,41 @@
+"""How long to wait for an answer before asking again: learnt, so that loopback and 300 ms links need no configuration.
+
+The naive way, one fixed time, is a thousand times too long on one network or too short on another. This is Jacobson's
+estimate as TCP has it (a smoothed round trip and its deviation) with Karn's rule: an answer to something that was sent
+more than once teaches nothing but more patience, since nobody knows which copy was answered.
+
+One estimate serves all peers of a node. A far peer among near ones costs needless resends, not failure: the waits
+double, and nobody is given up before `longest` has passed in silence.
+"""
+
+from __future__ import annotations
+
+from softmutex.core.events import Duration
+
+
+class Patience:
+    def __init__(self, first: Duration) -> None:
+        """`first` while nothing is known; from then on between first/16 and `longest`, 4 * first."""
+        self.longest = 4 * first
+        self._shortest = first // 16
+        self._wait = first
+        self._round_trip: Duration | None = None  # smoothed
+        self._deviation: Duration = 0
+
+    def wait(self, tries: int) -> Duration:
+        """How long to wait for the answer to what has been sent 1 + `tries` times."""
+        return min(self._wait << tries, self.longest)
+
+    def learn(self, round_trip: Duration, tries: int) -> None:
+        """An answer came, `round_trip` after the first of 1 + `tries` copies was sent."""
+        if tries:
+            self._wait = self.wait(1)
+            return
+        if self._round_trip is None:
+            self._round_trip, self._deviation = round_trip, round_trip // 2
+        else:
+            self._deviation += (abs(round_trip - self._round_trip) - self._deviation) // 4
+            self._round_trip += (round_trip - self._round_trip) // 8
+        # Twice the usual round trip at least: on a network without jitter the deviation shrinks to nothing.
+        usual = self._round_trip + max(self._round_trip, 4 * self._deviation)
+        self._wait = min(max(usual, self._shortest), self.longest)
