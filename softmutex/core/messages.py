@@ -109,7 +109,7 @@ Tickets: TypeAlias = Annotated[tuple[Ticket, ...], "<=32"]
 
 
 class Want(NamedTuple):
-    """`node` wants the token. Passed on towards a home or the holder, `steps` times at most; 0: who gets it keeps it."""
+    """`node` wants the token. Passed on towards a home or holder, `steps` times at most; 0: who gets it keeps it."""
 
     node: NodeId
     request: RequestId
@@ -184,26 +184,26 @@ class Bequest(NamedTuple):
 class Hello(NamedTuple):
     """Who is at this address? Sent to receiver 0. Taken note of only with the cookie that a `Challenge` gave."""
 
+    nonce: U64  # names the greeting: the answers may come from another address than was greeted
     cookie: U64
     group: U64  # fingerprint of the group's name
     visitor: Flag  # only looks (`softmutex status`): no member
     name: Annotated[str, "<=64"]
-    address: Annotated[str, "<=128"]  # where the sender says that it is reached; empty: where this came from
 
 
 class Challenge(NamedTuple):
     """Prove that you are where you say: repeat with this cookie. Never larger than what it answers."""
 
+    nonce: U64
     cookie: U64
 
 
 class Welcome(NamedTuple):
     """I am here, and this is my name. The frame's sender is the life at this address."""
 
+    nonce: U64
     group: U64
-    visitor: Flag
     name: Annotated[str, "<=64"]
-    address: Annotated[str, "<=128"]
 
 
 class Ping(NamedTuple):

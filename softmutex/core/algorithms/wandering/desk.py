@@ -1,0 +1,187 @@
+"""What all parts of the wandering token share: who I am, what I know, and where effects and messages go.
+
+A node is often its own home. `post` therefore takes messages to oneself too: they wait in `inbox` and are handled
+before the current event ends, so that no rule has a second version for "and if it is me".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from softmutex.core.algorithms.wandering.settings import (
+    RTO_FIRST,
+    RTO_LEAST,
+    RTO_MOST,
+    SUSPICION,
+    Options,
+    fingerprint,
+    least_interval,
+)
+from softmutex.core.events import (
+    NOBODY,
+    CancelTimer,
+    Duration,
+    Effect,
+    FactKind,
+    Instant,
+    NodeId,
+    Note,
+    Send,
+    SetTimer,
+    TimerName,
+    Token,
+)
+from softmutex.core.machine import Setup
+from softmutex.core.messages import Message, Place
+
+SUSPECTS: Final = 16
+NEAR: Final = 8  # successors on the ring that are looked at for a home
+
+
+def rank(place: Place) -> tuple[int, int, int, int]:
+    """Higher is better: the later epoch, then the older token, then the later hop."""
+    return (place.epoch, -place.stamp, -place.id, place.hop)
+
+
+def same_token(a: Place, b: Place) -> bool:
+    return a.epoch == b.epoch and a.stamp == b.stamp and a.id == b.id
+
+
+def place_of(token: Token, holder: NodeId) -> Place:
+    return Place(token.slot, token.epoch, token.stamp, token.id, token.hop, holder)
+
+
+class Desk:
+    __slots__ = (
+        "_deviation",
+        "_round_trip",
+        "best",
+        "fingerprint",
+        "inbox",
+        "least",
+        "me",
+        "members",
+        "now",
+        "options",
+        "out",
+        "rng",
+        "rto",
+        "suspects",
+    )
+
+    def __init__(self, setup: Setup, options: Options) -> None:
+        self.me: NodeId = setup.me
+        self.members: Sequence[NodeId] = setup.members
+        self.rng = setup.rng
+        self.options = options
+        self.least = least_interval(options, setup.timing)
+        self.fingerprint = fingerprint(options, setup.timing)
+        self.now: Instant = 0
+        self.out: list[Effect] = []
+        self.inbox: list[Message] = []
+        self.best: dict[int, Place] = {}  # the best sighting of each slot
+        self.suspects: dict[NodeId, Instant] = {}  # silent ones, and until when they are passed over
+        self.rto: Duration = RTO_FIRST
+        self._round_trip: Duration = -1
+        self._deviation: Duration = 0
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def post(self, to: NodeId, message: Message) -> None:
+        if to == self.me:
+            self.inbox.append(message)
+        elif to != NOBODY:
+            self.out.append(Send(to, message))
+
+    def timer(self, name: TimerName, at: Instant) -> None:
+        self.out.append(SetTimer(name, at))
+
+    def cancel(self, name: TimerName) -> None:
+        self.out.append(CancelTimer(name))
+
+    def note(self, kind: FactKind, token: Token | None = None, peer: NodeId = NOBODY, detail: str = "") -> None:
+        self.out.append(Note(kind, token, peer, detail))
+
+    def jitter(self, span: Duration) -> Duration:
+        """75 to 125 % of it: what many nodes start at once must not come back at once."""
+        return round(span * (0.75 + self.rng.random() / 2))
+
+    # --- who is there ------------------------------------------------------------------------------------------------
+
+    @property
+    def alone(self) -> bool:
+        members = self.members
+        return len(members) == 0 or (len(members) == 1 and members[0] == self.me)
+
+    def ring(self) -> Iterator[NodeId]:
+        """The members from the resource's spot on, at most `NEAR`. Found in O(log N), nobody has to agree on it."""
+        count = len(self.members)
+        start = bisect_left(self.members, self.options.spot) if count else 0
+        for i in range(min(count, NEAR)):
+            yield self.members[(start + i) % count]
+
+    def homes(self, count: int, but: NodeId = NOBODY) -> tuple[NodeId, ...]:
+        """The first members of the ring that are not under suspicion; all count when all are."""
+        near = [node for node in self.ring() if node != but]
+        trusted = [node for node in near if self.suspects.get(node, 0) <= self.now]
+        return tuple((trusted or near)[:count])
+
+    @property
+    def home(self) -> NodeId:
+        return next(iter(self.homes(1)), self.me)
+
+    def suspect(self, node: NodeId) -> None:
+        if node == self.me:
+            return
+        self.suspects.pop(node, None)
+        self.suspects[node] = self.now + SUSPICION
+        if len(self.suspects) > SUSPECTS:
+            del self.suspects[next(iter(self.suspects))]
+
+    def trust(self, node: NodeId) -> None:
+        if self.suspects:
+            self.suspects.pop(node, None)
+
+    # --- what is known -----------------------------------------------------------------------------------------------
+
+    def learn(self, place: Place) -> bool:
+        """Keep the better sighting. True if this one is."""
+        if not 0 <= place.slot < self.options.slots:
+            return False
+        known = self.best.get(place.slot)
+        if known is not None and rank(known) >= rank(place):
+            return False
+        self.best[place.slot] = place
+        return True
+
+    def outranked(self, token: Token) -> Place | None:
+        """A sighting of another token that this one has to give way to."""
+        known = self.best.get(token.slot)
+        if known is None or (known.epoch, known.stamp, known.id) == token[:3]:
+            return None
+        return known if rank(known) > rank(place_of(token, self.me)) else None
+
+    def measured(self, round_trip: Duration) -> None:
+        """Jacobson's estimate, over all peers: a time-out that is right for the slowest of them is right."""
+        if self._round_trip < 0:
+            self._round_trip, self._deviation = round_trip, round_trip // 2
+        else:
+            self._deviation += (abs(round_trip - self._round_trip) - self._deviation) // 4
+            self._round_trip += (round_trip - self._round_trip) // 8
+        self.rto = min(max(self._round_trip + 4 * self._deviation, RTO_LEAST), RTO_MOST)
+
+    def random_others(self, count: int) -> list[NodeId]:
+        """Different members, not this one; fewer when there are not so many, or luck has it."""
+        total = len(self.members)
+        if total - 1 <= count:
+            return [node for node in self.members if node != self.me]
+        chosen: list[NodeId] = []
+        for _ in range(4 * count):
+            node = self.members[int(self.rng.random() * total)]
+            if node != self.me and node not in chosen:
+                chosen.append(node)
+                if len(chosen) == count:
+                    break
+        return chosen

@@ -1,0 +1,353 @@
+"""Looking for a token before making another one: the only way in which a token is ever replaced.
+
+Whoever has a reason to believe that a token is lost (its watcher, a waiter whom nobody answers, a holder that was out
+of touch) does not know it. The naive way, a time-out that makes a token, doubles it whenever the network is slow. So:
+
+    near   ask who had it last, and the homes               one of them has it ---> found, nothing is made
+      |    (and whoever they name, along the chain)
+    wide   ask also random others, with a ballot            promised to somebody else ---> back off, later again
+      |                                                     too few answer ---> isolated: `when_isolated` decides
+    make   a token of an epoch above all that was heard of
+
+S1  A token is made only where no node that answered has one of the slot, or was passing one to a node that answered.
+S2  A node promises the ballot of a slot to one inquirer at a time (`PROMISE` long): of several inquirers at once,
+    those whose samples meet in one node, and all samples hold the homes, make one token.
+S3  The epoch made is above every epoch that the asker and those who answered know.
+L1  An inquiry ends within PROBES retransmission time-outs a stage; whoever still has the reason starts it again.
+
+Answers cost the asked nothing but a message, and hold no state beyond one promise a slot (A4).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
+from softmutex.core.algorithms.wandering.settings import PROBES, PROMISE, SAMPLE
+from softmutex.core.events import (
+    SECOND,
+    Duration,
+    FactKind,
+    Instant,
+    LostReason,
+    NodeId,
+    from_seconds,
+)
+from softmutex.core.messages import Place, Presence, Probe, Sight
+
+if TYPE_CHECKING:
+    from softmutex.core.algorithms.wandering.machine import Wandering
+    from softmutex.core.algorithms.wandering.seats import Seat
+
+
+PROBE_LEAST: Final = SECOND // 20  # a probe may come at a bad moment; 1 + 2 + 3 + 4 of these are patient enough
+
+
+class Inquiry:
+    __slots__ = ("answered", "asked", "heir", "number", "refused", "sent_at", "slot", "tries", "why", "wide")
+
+    def __init__(self, slot: int, why: str, number: int) -> None:
+        self.slot = slot
+        self.why = why
+        self.number = number
+        self.wide = False
+        self.asked: dict[NodeId, int] = {}  # node -> probes sent without an answer; -1: it answered
+        self.refused = False  # somebody promised the ballot to another
+        self.heir: NodeId = 0  # to whom somebody says it is passing the token
+        self.sent_at: Instant = 0
+        self.tries = 0  # rounds of probes in this stage
+
+
+class Inquirer:
+    __slots__ = ("inquiries", "isolated", "machine", "promises", "since")
+
+    def __init__(self, machine: Wandering) -> None:
+        self.machine = machine
+        self.inquiries: dict[int, Inquiry] = {}
+        self.promises: dict[int, tuple[NodeId, Instant]] = {}  # slot -> who may make a token, until when
+        self.isolated = False
+        self.since: Instant = 0  # when this node began to listen
+
+    @property
+    def desk(self) -> Desk:
+        return self.machine.desk
+
+    def running(self, slot: int) -> bool:
+        return slot in self.inquiries
+
+    # --- reasons -----------------------------------------------------------------------------------------------------
+
+    def start(self, slot: int, why: str, wide: bool = False) -> None:
+        if slot in self.inquiries:
+            return
+        desk = self.desk
+        inquiry = self.inquiries[slot] = Inquiry(slot, why, int(desk.rng.random() * 2**53))
+        best = desk.best.get(slot)
+        if best is not None:
+            self._add(inquiry, best.holder)
+        for node in desk.homes(2):
+            self._add(inquiry, node)
+        if wide or best is None or not inquiry.asked:
+            self._widen(inquiry)
+        self._probe(inquiry)
+
+    def census(self) -> None:
+        """This node waits, and the homes are silent."""
+        slots = self.desk.options.slots
+        self.start(int(self.desk.rng.random() * slots) if slots > 1 else 0, "waits, and no home answers", wide=True)
+
+    def doubt(self, seat: Seat) -> None:
+        """Our token may have been replaced: neither grant it nor pass it on before we know."""
+        if not self.machine.seats.withhold(seat):
+            return
+        self.start(seat.token.slot, "was out of touch with its watchers", wide=True)
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    def _add(self, inquiry: Inquiry, node: NodeId) -> None:
+        if node not in (0, self.desk.me) and len(inquiry.asked) < 4 * SAMPLE:
+            inquiry.asked.setdefault(node, 0)
+
+    def _widen(self, inquiry: Inquiry) -> None:
+        desk = self.desk
+        inquiry.wide = True
+        inquiry.tries = 0
+        for node in (*desk.homes(2), *desk.random_others(SAMPLE)):
+            self._add(inquiry, node)
+        if not self._promise(inquiry.slot, desk.me):
+            inquiry.refused = True
+
+    def _probe(self, inquiry: Inquiry) -> None:
+        """Ask all who have not answered; when that is nobody, decide."""
+        desk = self.desk
+        seat = self.machine.seats.by_slot.get(inquiry.slot)
+        rival = place_of(seat.token, desk.me) if seat is not None else None
+        overlap = seat is not None and seat.using is not None
+        pending = False
+        for node, tries in inquiry.asked.items():
+            if 0 <= tries < PROBES:
+                inquiry.asked[node] = tries + 1
+                pending = True
+                ballot = self._next_epoch(inquiry.slot) if inquiry.wide else 0
+                desk.post(node, Probe(inquiry.number, inquiry.slot, ballot, rival, overlap))
+        if pending:
+            inquiry.sent_at = desk.now
+            inquiry.tries += 1
+            desk.timer(("probe", inquiry.slot), desk.now + inquiry.tries * max(desk.rto, PROBE_LEAST))
+        else:
+            self._end_of_stage(inquiry)
+
+    def fired(self, slot: int) -> None:
+        inquiry = self.inquiries.get(slot)
+        if inquiry is not None:
+            self._probe(inquiry)
+
+    def retry(self, slot: int) -> None:
+        """An inquiry that could not decide is due again, if anybody here still has a reason."""
+        seat = self.machine.seats.by_slot.get(slot)
+        registrar = self.machine.registrar
+        post = registrar.posts.get(slot)
+        watched = post is not None and post.until != 0 and post.until <= self.desk.now and seat is None
+        if seat is not None:
+            if seat.doubt:
+                self.start(slot, "was out of touch with its watchers", wide=True)
+        elif watched or registrar.ready or registrar.late or self.machine.waiter.asked is not None:
+            self.start(slot, "still looks for it", wide=True)
+
+    def _next_epoch(self, slot: int) -> int:
+        best = self.desk.best.get(slot)
+        return 1 if best is None else best.epoch + 1
+
+    # --- answering ---------------------------------------------------------------------------------------------------
+
+    def probed(self, sender: NodeId, probe: Probe) -> None:
+        desk = self.desk
+        slot = probe.slot
+        if not 0 <= slot < desk.options.slots:
+            return
+        desk.trust(sender)
+        if probe.rival is not None:
+            self._meet(sender, probe.rival, probe.overlap)
+        free = True
+        if probe.ballot:
+            free = self._promise(slot, sender) and probe.ballot >= self._next_epoch(slot)
+        seats = self.machine.seats
+        presence = seats.presence(slot)
+        place = desk.best.get(slot)
+        if presence is Presence.PASSING:
+            seat = seats.by_slot[slot]
+            place = place_of(seat.token._replace(hop=seat.token.hop + 1), seat.invited)
+        elif presence is not Presence.ABSENT:
+            place = place_of(seats.by_slot[slot].token, desk.me)
+        desk.post(sender, Sight(probe.number, slot, place, presence, free))
+
+    def _promise(self, slot: int, node: NodeId) -> bool:
+        holder, until = self.promises.get(slot, (node, 0))
+        if holder != node and until > self.desk.now:
+            return False
+        self.promises[slot] = (node, self.desk.now + PROMISE)
+        return True
+
+    def _meet(self, sender: NodeId, rival: Place, overlap: bool) -> None:
+        """Another node has a token of this slot. Both are told, and the weaker one goes."""
+        desk = self.desk
+        seat = self.machine.seats.by_slot.get(rival.slot)
+        desk.learn(rival)
+        if seat is None or same_token(rival, place_of(seat.token, desk.me)):
+            return
+        if overlap and seat.using is not None and not seat.told:
+            desk.note(FactKind.OVERLAP, seat.token, sender)
+            self.machine.seats.tell(seat, LostReason.OVERLAP)
+        if desk.outranked(seat.token) is not None and not seat.giving:
+            self.doubt(seat)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def sighted(self, sender: NodeId, sight: Sight) -> None:
+        desk = self.desk
+        place = sight.place
+        if place is not None:
+            if place.slot != sight.slot:
+                return
+            desk.learn(place)
+        seat = self.machine.seats.by_slot.get(sight.slot)
+        if sight.number == 0:
+            if seat is not None and not seat.giving and not seat.doubt and desk.outranked(seat.token) is not None:
+                self.doubt(seat)
+            return
+        inquiry = self.inquiries.get(sight.slot)
+        if inquiry is None or inquiry.number != sight.number or sender not in inquiry.asked:
+            return
+        if inquiry.asked[sender] == 1:
+            desk.measured(desk.now - inquiry.sent_at)
+        inquiry.asked[sender] = -1
+        desk.trust(sender)
+        if sight.presence in (Presence.PARKED, Presence.IN_USE) and place is not None:
+            own = None if seat is None else place_of(seat.token, desk.me)
+            if own is None or (not same_token(own, place) and rank(place) > rank(own)):
+                self._found(inquiry, place, sight.presence)
+                return
+            # Else it has the weaker one: our probe told it so.
+        elif place is not None and place.holder not in (desk.me, sender):
+            if sight.presence is Presence.PASSING:
+                inquiry.heir = place.holder
+            if place.holder not in inquiry.asked:
+                self._add(inquiry, place.holder)
+                if inquiry.asked.get(place.holder) == 0:
+                    self._probe_one(inquiry, place.holder)
+        if not sight.free:
+            inquiry.refused = True
+        if all(tries < 0 for tries in inquiry.asked.values()):
+            self._end_of_stage(inquiry)
+
+    def _probe_one(self, inquiry: Inquiry, node: NodeId) -> None:
+        seat = self.machine.seats.by_slot.get(inquiry.slot)
+        rival = place_of(seat.token, self.desk.me) if seat is not None else None
+        ballot = self._next_epoch(inquiry.slot) if inquiry.wide else 0
+        inquiry.asked[node] = 1
+        overlap = seat is not None and seat.using is not None
+        self.desk.post(node, Probe(inquiry.number, inquiry.slot, ballot, rival, overlap))
+
+    # --- deciding ----------------------------------------------------------------------------------------------------
+
+    def _end_of_stage(self, inquiry: Inquiry) -> None:
+        desk = self.desk
+        if not inquiry.wide:
+            self._widen(inquiry)
+            for node, tries in inquiry.asked.items():
+                if tries < 0:
+                    inquiry.asked[node] = 0  # those who answered are asked for the ballot
+            self._probe(inquiry)
+            return
+        slot = inquiry.slot
+        answers = sum(tries < 0 for tries in inquiry.asked.values())
+        silent = [node for node, tries in inquiry.asked.items() if tries >= 0]
+        seat = self.machine.seats.by_slot.get(slot)
+        if inquiry.heir and inquiry.asked.get(inquiry.heir) == -1:
+            self._again(inquiry, SECOND // 2)  # it is between two nodes that are well
+        elif self._cut_off(answers, len(inquiry.asked)):
+            self._isolated(inquiry)
+        elif inquiry.refused:
+            if self.promises.get(slot, (0, 0))[0] == desk.me:
+                del self.promises[slot]
+            # Longer than a promise lasts, or two inquirers would renew theirs for ever. Homes come first.
+            first = desk.home == desk.me
+            self._again(inquiry, PROMISE * 4 // 3 if first else round(PROMISE * (2 + 2 * desk.rng.random())))
+        elif desk.alone and desk.now - self.since < from_seconds(desk.options.listen):
+            self._again(inquiry, from_seconds(desk.options.listen) - (desk.now - self.since))
+        else:
+            self._connected()
+            del self.inquiries[slot]
+            for node in silent:
+                desk.suspect(node)
+            if seat is not None:
+                self._settle(seat)
+            else:
+                self.machine.regenerate(slot, inquiry.why)
+
+    def _settle(self, seat: Seat) -> None:
+        """We are in touch, and nobody has a better token than the one we doubted."""
+        better = self.desk.outranked(seat.token)
+        seat.doubt = False
+        if better is not None:  # heard of, and nowhere any more: ours is replaced by one that outranks it
+            self.machine.seats.renew(seat, better.epoch + 1)
+        seat.heard_at = self.desk.now
+        seat.token = seat.token._replace(watch=())
+        self.machine.watch.began(seat)
+        self.machine.seats.advance(seat)
+        if self.machine.seats.by_slot.get(seat.token.slot) is seat and not seat.giving and not seat.parked:
+            self.machine.watch.beat(seat)
+
+    def _found(self, inquiry: Inquiry, place: Place, presence: Presence) -> None:
+        desk = self.desk
+        self._connected()
+        self._stop(inquiry)
+        seat = self.machine.seats.by_slot.get(inquiry.slot)
+        if seat is not None:
+            self.machine.seats.discard(seat, place)
+        self.machine.registrar.found(place, presence)
+        self.machine.waiter.ask_again(place.holder)
+        if seat is not None:
+            self.machine.waiter.ask()
+        desk.trust(place.holder)
+
+    def _cut_off(self, answers: int, asked: int) -> bool:
+        """Fewer than half of those asked, this node among them, can be reached."""
+        return 2 * (answers + 1) < asked + 1
+
+    def _isolated(self, inquiry: Inquiry) -> None:
+        desk = self.desk
+        if not self.isolated:
+            self.isolated = True
+            desk.note(FactKind.ISOLATED, detail=f"{inquiry.why}; fewer than half of those asked answer")
+        seat = self.machine.seats.by_slot.get(inquiry.slot)
+        if seat is not None:
+            self.machine.seats.tell(seat, LostReason.ISOLATED)
+        if desk.options.when_isolated != "proceed":
+            self._again(inquiry, 2 * SECOND)
+            return
+        self._stop(inquiry)
+        if seat is not None:
+            self._settle(seat)
+        else:
+            self.machine.regenerate(inquiry.slot, "isolated, and told to proceed")
+
+    def _connected(self) -> None:
+        if self.isolated:
+            self.isolated = False
+            self.desk.note(FactKind.REJOINED)
+
+    def _again(self, inquiry: Inquiry, span: Duration) -> None:
+        self._stop(inquiry)
+        self.desk.timer(("retry", inquiry.slot), self.desk.now + self.desk.jitter(span))
+
+    def _stop(self, inquiry: Inquiry) -> None:
+        del self.inquiries[inquiry.slot]
+        self.desk.cancel(("probe", inquiry.slot))
+
+    def came(self, slot: int) -> None:
+        """The token is here: no need to look for it."""
+        inquiry = self.inquiries.get(slot)
+        if inquiry is not None:
+            self._stop(inquiry)
+            self.desk.cancel(("retry", slot))

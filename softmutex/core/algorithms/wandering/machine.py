@@ -1,0 +1,311 @@
+"""One mutex on one node: takes events, hands each to the part that it concerns, and gives back the effects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from softmutex.core.algorithms.wandering.desk import Desk
+from softmutex.core.algorithms.wandering.inquirer import Inquirer
+from softmutex.core.algorithms.wandering.registrar import Registrar
+from softmutex.core.algorithms.wandering.seats import Seats
+from softmutex.core.algorithms.wandering.settings import read_options
+from softmutex.core.algorithms.wandering.waiter import Waiter
+from softmutex.core.algorithms.wandering.watch import Watch
+from softmutex.core.errors import InvariantBreach
+from softmutex.core.events import (
+    NOBODY,
+    SECOND,
+    Depart,
+    Duration,
+    Effect,
+    Event,
+    FactKind,
+    Fired,
+    Instant,
+    Leaving,
+    MembersChanged,
+    NodeId,
+    Received,
+    Released,
+    Requested,
+    Started,
+    TimerName,
+    Token,
+    Withdrawn,
+    from_seconds,
+)
+from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Passing, Taken
+from softmutex.core.machine import Setup, View
+from softmutex.core.messages import (
+    Accept,
+    Bequest,
+    Feed,
+    Heard,
+    Message,
+    Offer,
+    Place,
+    Presence,
+    Probe,
+    Queued,
+    Seen,
+    Sight,
+    Want,
+)
+
+PATIENCE: Duration = SECOND // 5  # of a hand-over, before a round trip was measured
+RESENDS = 3
+
+
+class Wandering:
+    """The default algorithm. See the package's header for its rules."""
+
+    name: ClassVar[str] = "wandering"
+
+    __slots__ = (
+        "depart_said",
+        "desk",
+        "handover",
+        "inquirer",
+        "leaving",
+        "mismatches",
+        "registrar",
+        "seats",
+        "skip",
+        "waiter",
+        "watch",
+    )
+
+    def __init__(self, setup: Setup) -> None:
+        options = read_options(setup.options)
+        self.desk = Desk(setup, options)
+        self.handover = Handover(setup.me, setup.rng, Passing.FOUR_WAY, PATIENCE, RESENDS)
+        self.seats = Seats(self, self.handover)
+        self.waiter = Waiter(self, setup.timing)
+        self.watch = Watch(self)
+        self.registrar = Registrar(self)
+        self.inquirer = Inquirer(self)
+        skip = setup.timing.skip if setup.timing.skip is not None else setup.timing.op / 40
+        self.skip: Duration = max(from_seconds(skip), SECOND // 1000)
+        self.mismatches: list[int] = []
+        self.depart_said = False
+
+    # --- the door ----------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
+        desk = self.desk
+        desk.now = now
+        desk.out = []
+        self._handle(event)
+        inbox = desk.inbox
+        while inbox:
+            self._message(desk.me, inbox.pop(0))
+        if self.seats.leaving:
+            self._try_to_depart()
+        if self.seats.by_slot:
+            self._check()
+        return desk.out
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Received(sender, message):
+                self._message(sender, message)
+            case Fired(timer):
+                self._fired(timer)
+            case Requested(request):
+                self.waiter.add(request)
+                self._requested()
+            case Withdrawn(request):
+                self.waiter.remove(request)
+            case Released(request, baggage):
+                self.seats.release(request, baggage)
+            case MembersChanged(joined, left):
+                self._members_changed(joined, left)
+            case Started(founder):
+                self.inquirer.since = self.desk.now
+                if founder:
+                    for slot in range(self.desk.options.slots):
+                        self.regenerate(slot, "the first one")
+            case Leaving():
+                self._leave()
+
+    def _requested(self) -> None:
+        """A token that is parked here is taken again without a message; else we ask."""
+        for seat in self.seats.by_slot.values():
+            if seat.using is None and not seat.giving and not seat.doubt:
+                self.seats.advance(seat)
+                if not self.waiter.waiting:
+                    return
+        if self.waiter.waiting and self.seats.in_use < self.desk.options.each:
+            self.waiter.ask()
+        elif self.waiter.waiting and self.waiter.asked is None:
+            for seat in self.seats.by_slot.values():
+                if seat.using is not None and not seat.doubt:
+                    self.seats.queue_self(seat)
+                    return
+
+    def _message(self, sender: NodeId, message: Message) -> None:
+        match message:
+            case Want():
+                self.registrar.wanted(message)
+            case Queued(request, patience):
+                self.waiter.queued(request, patience)
+            case Feed():
+                self.registrar.fed(message)
+            case Seen():
+                self.registrar.seen(sender, message)
+            case Heard():
+                self.watch.heard(sender, message)
+            case Probe():
+                self.inquirer.probed(sender, message)
+            case Sight():
+                self.inquirer.sighted(sender, message)
+            case Bequest():
+                self.registrar.bequeathed(message)
+            case _:
+                accept = isinstance(message, Offer) and self._welcome(sender, message)
+                self._outcome(self.handover.received(sender, message, self.desk.now, self.desk.out, accept))
+                if isinstance(message, Accept):
+                    self.desk.trust(sender)
+
+    def _fired(self, timer: TimerName) -> None:
+        match timer:
+            case "want":
+                self.waiter.want_fired()
+            case "gen":
+                self.waiter.gen_fired()
+            case ("beat", slot):
+                self.watch.fired(slot)
+            case ("watch", slot):
+                self.registrar.watch_fired(slot)
+            case ("probe", slot):
+                self.inquirer.fired(slot)
+            case ("retry", slot):
+                self.inquirer.retry(slot)
+            case ("walk", slot):
+                self.seats.walk(slot)
+            case _:
+                self._outcome(self.handover.fired(timer, self.desk.now, self.desk.out))
+
+    # --- tokens ------------------------------------------------------------------------------------------------------
+
+    def _welcome(self, sender: NodeId, offer: Offer) -> bool:
+        """Take an offer unless it is of no use here, or of a token that has been replaced."""
+        desk = self.desk
+        token = offer.token
+        if self.seats.leaving or not 0 <= token.slot < desk.options.slots:
+            return False
+        better = desk.outranked(token)
+        if better is not None:
+            desk.post(sender, Sight(0, token.slot, better, Presence.ABSENT, False))
+            return False
+        needed = bool(self.waiter.waiting) and self.seats.in_use < desk.options.each
+        if needed:
+            self.waiter.offered()
+        return needed or not desk.options.hints or not (offer.early or token.queue)
+
+    def _outcome(self, outcome: Outcome | None) -> None:
+        match outcome:
+            case Taken(token, sender):
+                self.desk.trust(sender)
+                self.inquirer.came(token.slot)
+                self.seats.take(token)
+            case Passed(token, to):
+                self.seats.passed(token, to)
+            case Failed(token, to):
+                self.seats.failed(token, to)
+            case Gone(token, to):
+                self.seats.gone(token, to)
+            case None:
+                pass
+
+    def regenerate(self, slot: int, why: str) -> None:
+        """Make a token. Who calls this has done what can be done to know that there is none (`inquirer`)."""
+        desk = self.desk
+        if slot in self.seats.by_slot:
+            return
+        best = desk.best.get(slot)
+        epoch = 1 if best is None else best.epoch + 1
+        queue, more = self.registrar.queue_for(slot)
+        token = Token(epoch, desk.now, int(desk.rng.random() * 2**53), 0, slot, queue, desk.fingerprint)._replace(
+            more=more
+        )
+        desk.note(FactKind.GENERATED, token, detail=why)
+        desk.learn(Place(slot, epoch, token.stamp, token.id, 0, desk.me))
+        self.registrar.made(token)
+        self.inquirer.came(slot)
+        self.seats.take(token)
+
+    # --- the group ---------------------------------------------------------------------------------------------------
+
+    def _members_changed(self, joined: tuple[NodeId, ...], left: tuple[NodeId, ...]) -> None:
+        desk = self.desk
+        for node in left:
+            desk.suspects.pop(node, None)
+        self.watch.moved_homes()
+        registrar = self.registrar
+        if desk.home != desk.me and (registrar.ready or registrar.late):
+            registrar.hand_over(desk.home)
+        if left:
+            self._missed(left)
+        if joined and self.waiter.asked is not None and len(desk.members) <= len(joined) + 1:
+            self.waiter.ask_again()
+
+    def _missed(self, left: tuple[NodeId, ...]) -> None:
+        """A death that the membership tells of before the watch noticed."""
+        for slot, post in list(self.registrar.posts.items()):
+            if post.place.holder in left and slot not in self.seats.by_slot and self.desk.options.watch:
+                mine = self.desk.me in self.desk.homes(1)
+                if mine and (post.until or post.lent):
+                    self.inquirer.start(slot, "its holder left the group")
+
+    def _leave(self) -> None:
+        self.seats.leaving = True
+        self.handover.renounce(self.desk.out)
+        for seat in list(self.seats.by_slot.values()):
+            self.seats.advance(seat)
+        heirs = self.desk.homes(1, but=self.desk.me)
+        if heirs and (self.registrar.ready or self.registrar.late or self.registrar.posts):
+            self.registrar.hand_over(heirs[0])
+
+    def _try_to_depart(self) -> None:
+        held = bool(self.seats.by_slot) and not self.desk.alone
+        if not self.depart_said and not held and not self.seats.in_use and self.handover.idle:
+            self.depart_said = True
+            self.desk.out.append(Depart())
+
+    # --- what it shows and checks ------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """S2, at the end of each event: a hold has one token, and a token that is given away is not in use."""
+        for slot, seat in self.seats.by_slot.items():
+            if seat.token.slot != slot or (seat.giving and seat.using is not None):
+                raise InvariantBreach(f"node {self.desk.me}: {seat.token} is given away while A runs with it")
+
+    def view(self) -> View:
+        seats = self.seats
+        tokens = tuple(
+            seat.token for seat in seats.by_slot.values() if seats.presence(seat.token.slot) is not Presence.PASSING
+        )
+        using = tuple(seat.using for seat in seats.by_slot.values() if seat.using is not None)
+        best = self.desk.best.get(0)
+        queue = next((seat.token.queue for seat in seats.by_slot.values()), ())
+        if self.inquirer.isolated:
+            state = "isolated"
+        elif using or seats.orphans:
+            state = "holding"
+        elif any(seat.doubt for seat in seats.by_slot.values()):
+            state = "doubtful"
+        elif tokens:
+            state = "parked" if all(seat.parked for seat in seats.by_slot.values()) else "passing"
+        else:
+            state = "waiting" if self.waiter.waiting else "idle"
+        return View(
+            tokens=tokens,
+            holding=(*using, *sorted(seats.orphans)),
+            waiting=len(self.waiter.waiting),
+            holder=NOBODY if best is None else best.holder,
+            queue=tuple(ticket.node for ticket in queue),
+            epoch=0 if best is None else best.epoch,
+            state=state,
+        )

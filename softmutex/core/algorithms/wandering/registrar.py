@@ -1,0 +1,307 @@
+"""The home's side: who waits, where each token is, and when to look for one that fell silent.
+
+Any node can be a home: the first on the ring from the resource's spot, found by everybody alone (seed 003's "cheap"
+messages, with a better address than a random one). The register is soft state: a home that dies takes it along, the
+waiters ask again, and no safety is lost, since only a token grants.
+
+    WANT ----> register --FEED----> holder          while the token's queue is short: one message, at once
+                   '----HEARD----> holder           when it is long: by the batch, in answers to SEEN (`more`)
+
+A `Post` for each slot:  unknown --SEEN--> known, watched until --silence--> inquiry --> found | replaced
+                                     '---> known, parked (no time limit)
+
+L1  While somebody is registered, some post is watched, or an inquiry runs, or a parked holder was just fed.
+A4  The register is bounded by `REGISTER`; who does not fit is told nothing, and asks again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
+from softmutex.core.algorithms.wandering.settings import BEAT, PATIENCE, PATIENCE_EACH, QUEUE, SECOND_BEAT
+from softmutex.core.events import Instant, NodeId, RequestId, Ticket, Token
+from softmutex.core.messages import Bequest, Feed, Heard, Place, Presence, Queued, Seen, Sight, Want
+
+if TYPE_CHECKING:
+    from softmutex.core.algorithms.wandering.machine import Wandering
+
+REGISTER: Final = 1 << 18
+LOW: Final = 4  # tickets that are fed one by one; more are given by the batch
+STEPS: Final = 4
+
+
+class Post:
+    """What a home knows of one slot's token."""
+
+    __slots__ = ("again", "lent", "more", "place", "until")
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.until: Instant = 0  # when to look for it; 0: it is parked
+        self.lent: dict[NodeId, RequestId] = {}  # tickets that are, or should be, in its queue
+        self.more = False  # the holder asks for more when its queue is short
+        self.again = 0  # waiters that asked again since it was last seen
+
+
+class Registrar:
+    __slots__ = ("late", "machine", "posts", "ready", "traps")
+
+    def __init__(self, machine: Wandering) -> None:
+        self.machine = machine
+        self.ready: dict[NodeId, RequestId] = {}
+        self.late: dict[NodeId, RequestId] = {}  # had their turn less than the least interval ago
+        self.posts: dict[int, Post] = {}
+        self.traps: dict[int, tuple[Ticket, ...]] = {}  # fed to us before the token came
+
+    @property
+    def desk(self) -> Desk:
+        return self.machine.desk
+
+    # --- who waits ---------------------------------------------------------------------------------------------------
+
+    def wanted(self, want: Want) -> None:
+        desk = self.desk
+        if want.node == desk.me and not self.machine.waiter.waiting:
+            return
+        for seat in self.machine.seats.by_slot.values():
+            if not seat.giving and not seat.token.more and not seat.doubt and desk.options.hints:
+                ticket = Ticket(want.node, want.request)
+                if self.machine.seats.add(seat, (ticket,)):
+                    if not seat.parked:
+                        desk.post(want.node, Queued(want.request, PATIENCE))
+                    self.machine.seats.fed(seat, (), False)
+                    return
+        home = desk.home
+        if home == desk.me or want.steps == 0:
+            self._register(want)
+        else:
+            desk.post(home, want._replace(steps=min(want.steps, STEPS) - 1))
+
+    def _register(self, want: Want) -> None:
+        node, request = want.node, want.request
+        for post in self.posts.values():
+            if post.lent.get(node) == request:
+                self._asked_again(post, Ticket(node, request))
+                return
+            if post.lent.get(node, request) < request:
+                del post.lent[node]  # that one had its turn
+        register = self.late if want.late else self.ready
+        if node in self.ready or node in self.late:
+            if node in self.late and not want.late:
+                del self.late[node]
+            elif node in self.ready:
+                register = self.ready
+        elif len(self.ready) + len(self.late) >= REGISTER:
+            return
+        register[node] = request
+        if not self.serve():
+            self.desk.post(node, Queued(request, self.patience))
+
+    @property
+    def patience(self) -> int:
+        waiting = len(self.ready) + len(self.late) + sum(len(post.lent) for post in self.posts.values())
+        return max(PATIENCE, PATIENCE_EACH * waiting)
+
+    def _asked_again(self, post: Post, ticket: Ticket) -> None:
+        """The holder was told and did not come: the FEED was lost, or the holder is."""
+        post.again += 1
+        if post.again >= 2 and self.desk.options.watch:
+            self.machine.inquirer.start(post.place.slot, "a waiter was fed to the holder and asks again")
+        self._feed(post, (ticket,))
+        self.desk.post(ticket.node, Queued(ticket.request, self.patience))
+
+    def _next(self, count: int) -> tuple[Ticket, ...]:
+        """First come, first served; the late ones when nobody else waits."""
+        out: list[Ticket] = []
+        for register in (self.ready, self.late):
+            while register and len(out) < count:
+                node = next(iter(register))
+                out.append(Ticket(node, register.pop(node)))
+        return tuple(out)
+
+    # --- to the tokens -----------------------------------------------------------------------------------------------
+
+    def serve(self) -> bool:
+        """Feed tokens whose queue is short. True if an idle one was: then its offer is answer enough."""
+        if not self.ready and not self.late:
+            return False
+        slots = self.desk.options.slots
+        idle = False
+        low = LOW if slots == 1 else 1
+        for slot in sorted(range(slots), key=self._load) if slots > 1 else (0,):
+            post = self.posts.get(slot)
+            if post is None and slot in self.desk.best:
+                post = self.posts[slot] = Post(self.desk.best[slot])
+                self._watch(post, 2 * BEAT)
+            if post is None:
+                self.machine.inquirer.start(slot, "somebody waits, and no token was ever seen here")
+                continue
+            if self.machine.inquirer.running(slot) or post.more:
+                continue
+            tickets = self._next(1 if slots > 1 else QUEUE if post.until == 0 else max(1, low + 1 - len(post.lent)))
+            if not tickets:
+                continue
+            idle = idle or post.until == 0
+            if post.until == 0:
+                post.lent.clear()
+                self._watch(post, BEAT * 2)
+            post.more = len(post.lent) + len(tickets) > low
+            post.lent.update(tickets)
+            self._feed(post, tickets)
+            if not self.ready and not self.late:
+                break
+        return idle
+
+    def _load(self, slot: int) -> tuple[int, int]:
+        post = self.posts.get(slot)
+        return (1000, slot) if post is None else (len(post.lent) + (post.until != 0), slot)
+
+    def _feed(self, post: Post, tickets: tuple[Ticket, ...]) -> None:
+        self.desk.post(post.place.holder, Feed(post.place.slot, tickets, post.more, STEPS))
+
+    def fed(self, feed: Feed) -> None:
+        """To the holder, or after it."""
+        seat = self.machine.seats.by_slot.get(feed.slot)
+        if seat is not None and not seat.giving:
+            self.machine.seats.fed(seat, feed.tickets, feed.more)
+        elif feed.steps > 0:
+            self.forward(feed.slot, feed.tickets, feed.more, min(feed.steps, STEPS) - 1)
+
+    def forward(self, slot: int, tickets: tuple[Ticket, ...], more: bool, steps: int = STEPS) -> None:
+        desk = self.desk
+        seat = self.machine.seats.by_slot.get(slot)
+        best = desk.best.get(slot)
+        if seat is not None and seat.giving:
+            desk.post(seat.invited, Feed(slot, tickets, more, steps))
+        elif best is not None and best.holder != desk.me:
+            desk.post(best.holder, Feed(slot, tickets, more, steps))
+        elif self.machine.waiter.asked is not None and slot < desk.options.slots:
+            known = self.traps.get(slot, ())
+            self.traps[slot] = (known + tickets)[:QUEUE]
+
+    def trapped(self, slot: int) -> tuple[Ticket, ...]:
+        return self.traps.pop(slot, ())
+
+    def feed_elsewhere(self, token: Token, better: Place) -> None:
+        """A discarded token's queue goes to the one that won."""
+        if token.queue:
+            self.desk.post(better.holder, Feed(token.slot, token.queue, token.more, STEPS))
+
+    # --- where the tokens are ----------------------------------------------------------------------------------------
+
+    def seen(self, sender: NodeId, seen: Seen) -> None:
+        desk = self.desk
+        place = seen.place
+        if not 0 <= place.slot < desk.options.slots:
+            return
+        known = desk.best.get(place.slot)
+        if known is not None and rank(known) > rank(place) and not same_token(known, place):
+            desk.post(sender, Sight(0, place.slot, known, Presence.ABSENT, False))
+            return
+        desk.learn(place)
+        post = self.posts.get(place.slot)
+        if post is None:
+            post = self.posts[place.slot] = Post(place)
+        elif same_token(post.place, place) and place.hop < post.place.hop:
+            return  # overtaken
+        post.place = place
+        post.again = 0
+        post.lent = dict(seen.queue)
+        if seen.lease:
+            self._watch(post, seen.lease)
+        else:
+            post.until = 0
+            desk.cancel(("watch", place.slot))
+        room = (QUEUE if desk.options.slots == 1 else 2) - len(post.lent)
+        tickets = self._next(room)
+        post.more = bool(self.ready or self.late or (tickets and (post.more or len(tickets) > LOW)))
+        post.lent.update(tickets)
+        if tickets and not seen.lease:
+            self._watch(post, 2 * BEAT)
+        desk.post(sender, Heard(place.slot, place.epoch, place.hop, tickets, post.more))
+
+    def moved(self, place: Place, token: Token) -> None:
+        """We passed it on. If we are one of its watchers, nobody else has to tell us."""
+        post = self.posts.get(place.slot)
+        if self.desk.me in token.watch or (post is not None and self.desk.home == self.desk.me):
+            post = self.posts.get(place.slot)
+            if post is None:
+                post = self.posts[place.slot] = Post(place)
+            post.place = place
+            post.lent = dict(token.queue)
+            post.more = token.more
+            first = self.desk.me == token.watch[0] if token.watch else True
+            self._watch(post, 2 * BEAT if first else (SECOND_BEAT + 2) * BEAT)
+            self.serve()
+
+    def _watch(self, post: Post, span: int) -> None:
+        post.until = self.desk.now + span
+        if self.desk.options.watch:
+            self.desk.timer(("watch", post.place.slot), post.until)
+
+    def watch_fired(self, slot: int) -> None:
+        post = self.posts.get(slot)
+        if post is not None and post.until and self.machine.seats.by_slot.get(slot) is None:
+            self.machine.inquirer.start(slot, "its watcher hears nothing of it")
+
+    def found(self, place: Place, presence: Presence) -> None:
+        """An inquiry ended well."""
+        post = self.posts.get(place.slot)
+        if post is None:
+            if not (self.ready or self.late):
+                return
+            post = self.posts[place.slot] = Post(place)
+        post.place = place
+        post.again = 0
+        if presence is Presence.PARKED and not post.lent:
+            post.until = 0
+            self.desk.cancel(("watch", place.slot))
+        else:
+            self._watch(post, 2 * BEAT)
+            lent = tuple(Ticket(node, request) for node, request in post.lent.items())
+            if lent and presence is Presence.PARKED:
+                self._feed(post, lent[:QUEUE])
+        post.more = False
+        self.serve()
+
+    def queue_for(self, slot: int) -> tuple[tuple[Ticket, ...], bool]:
+        """For a token made here: those that the lost one had, then those in the register."""
+        post = self.posts.get(slot)
+        lent = tuple(Ticket(*item) for item in post.lent.items()) if post is not None else ()
+        if slot != 0 and post is None:
+            return ((), False)
+        tickets = (lent + self._next(max(0, QUEUE - len(lent))))[:QUEUE]
+        return tickets, bool(self.ready or self.late)
+
+    def made(self, token: Token) -> None:
+        post = self.posts.get(token.slot)
+        if post is not None:
+            post.place = place_of(token, self.desk.me)
+            post.until = 0
+            self.desk.cancel(("watch", token.slot))
+
+    # --- succession --------------------------------------------------------------------------------------------------
+
+    def hand_over(self, to: NodeId) -> None:
+        """Another node is the home now: it gets the register, and where the tokens are."""
+        if to == self.desk.me:
+            return
+        tickets = self._next(REGISTER)
+        places: list[Place | None] = [post.place for post in self.posts.values()]
+        for first in places or [None]:
+            self.desk.post(to, Bequest(first, tickets[:QUEUE]))
+            tickets = tickets[QUEUE:]
+        while tickets:
+            self.desk.post(to, Bequest(None, tickets[:QUEUE]))
+            tickets = tickets[QUEUE:]
+
+    def bequeathed(self, bequest: Bequest) -> None:
+        place = bequest.place
+        if place is not None and self.desk.learn(place):
+            post = self.posts.setdefault(place.slot, Post(place))
+            post.place = place
+            self._watch(post, 2 * BEAT)
+        for node, request in bequest.tickets:
+            self.ready.setdefault(node, request)
+        self.serve()

@@ -1,0 +1,383 @@
+"""A token that is here: who uses it, who gets it next, and that its watchers know.
+
+        Taken           queue empty, nobody waits            FEED, request
+    ------------> free ----------------------------> parked ---------------> free
+                 |    ^--- released ---.
+                 |                     |              watchers silent beyond the lease
+                 '---- grant -----> in use  ............................................> doubted
+                 '---- give / commit ---> giving --Passed--> gone                             |
+                          ^-- Failed: next in the queue --'            inquiry: not replaced -'-> free, or discarded
+
+A holder that nobody hears of may have been replaced; it cannot know. The naive way, to go on and pass the token,
+carries the doubt to the next node and doubles every hold from then on. So a doubted token is neither granted nor
+passed on before an inquiry has answered.
+
+S1  A grant needs a token here, not outranked, not doubted, not being given: `_grant` is the only place that makes one.
+S2  One grant at most on each token. (epoch, hop) grows with each grant: passing counts, and so does serving in a row.
+L1  A token here is in use, parked, being given, or has a timer (`walk`, `beat`) or an inquiry that comes back to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from softmutex.core.algorithms.wandering.desk import Desk, place_of
+from softmutex.core.algorithms.wandering.settings import QUEUE
+from softmutex.core.errors import InvariantBreach
+from softmutex.core.events import (
+    NOBODY,
+    FactKind,
+    Grant,
+    Instant,
+    Lose,
+    LostReason,
+    NodeId,
+    RequestId,
+    Ticket,
+    Token,
+    from_seconds,
+)
+from softmutex.core.handover import Handover
+from softmutex.core.messages import Place, Presence
+
+if TYPE_CHECKING:
+    from softmutex.core.algorithms.wandering.machine import Wandering
+
+LOW = 1  # tickets left in a token when its holder asks for more
+
+
+class Seat:
+    """One token that is here."""
+
+    __slots__ = (
+        "arrived",
+        "beats",
+        "doubt",
+        "giving",
+        "heard_at",
+        "invited",
+        "parked",
+        "row",
+        "sent_at",
+        "token",
+        "told",
+        "tries",
+        "used",
+        "using",
+    )
+
+    def __init__(self, token: Token, now: Instant) -> None:
+        self.token = token
+        self.using: RequestId | None = None
+        self.told = False  # the hold was told that it may not be alone
+        self.used = -1  # the hop of the last grant
+        self.row = 0  # grants in a row
+        self.arrived = now
+        self.parked = False
+        self.invited = NOBODY  # who has an offer
+        self.giving = False  # offered for good, perhaps committed
+        self.doubt = False  # it may have been replaced
+        self.heard_at: Instant = now - token.unseen  # when its watchers heard of it last
+        self.sent_at: Instant = 0  # the beat that is not answered yet; 0: none
+        self.tries = 0
+        self.beats = 0
+
+
+class Seats:
+    __slots__ = ("by_slot", "handover", "leaving", "machine", "orphans")
+
+    def __init__(self, machine: Wandering, handover: Handover) -> None:
+        self.machine = machine
+        self.handover = handover
+        self.by_slot: dict[int, Seat] = {}
+        self.orphans: set[RequestId] = set()  # holds whose token was discarded while A ran
+        self.leaving = False
+
+    @property
+    def desk(self) -> Desk:
+        return self.machine.desk
+
+    @property
+    def in_use(self) -> int:
+        return len(self.orphans) + sum(seat.using is not None for seat in self.by_slot.values())
+
+    def presence(self, slot: int) -> Presence:
+        seat = self.by_slot.get(slot)
+        if seat is None:
+            return Presence.ABSENT
+        if seat.giving and all(token.key != seat.token.key for token in self.handover.offered):
+            return Presence.PASSING
+        return Presence.PARKED if seat.parked else Presence.IN_USE
+
+    # --- a token comes -----------------------------------------------------------------------------------------------
+
+    def take(self, token: Token) -> None:
+        """It is here now: passed on to us, or made here."""
+        desk = self.desk
+        old = self.by_slot.get(token.slot)
+        if old is not None:
+            newer = (token.epoch, -token.stamp, -token.id) > (old.token.epoch, -old.token.stamp, -old.token.id)
+            if not newer or old.giving:
+                desk.note(FactKind.DISCARDED, token, detail="a better one of this slot is here")
+                return
+            self.discard(old, place_of(token, desk.me))
+        seat = self.by_slot[token.slot] = Seat(token, desk.now)
+        desk.learn(place_of(token, desk.me))
+        self.machine.waiter.visited()
+        self._compare_settings(token)
+        self.add(seat, self.machine.registrar.trapped(token.slot))
+        better = desk.outranked(token)
+        if better is not None:
+            self.machine.inquirer.doubt(seat)
+        self.machine.watch.began(seat)
+        self.advance(seat)
+        if seat.token.more and len(seat.token.queue) <= LOW and token.slot in self.by_slot and not seat.giving:
+            self.machine.watch.beat(seat)
+
+    def _compare_settings(self, token: Token) -> None:
+        known = self.machine.mismatches
+        if token.settings not in (0, self.desk.fingerprint, *known) and len(known) < 16:
+            known.append(token.settings)
+            self.desk.note(FactKind.MISMATCH, token, detail="slots, min_interval or switches differ from ours")
+
+    def add(self, seat: Seat, tickets: tuple[Ticket, ...]) -> bool:
+        """Put tickets into the token's queue: no node twice, no more than fit. True if all are in it now."""
+        queue = list(seat.token.queue)
+        nodes = {ticket.node for ticket in queue}
+        fits = True
+        for ticket in tickets:
+            if ticket.node in nodes:
+                continue
+            if len(queue) >= QUEUE:
+                fits = False
+                break
+            nodes.add(ticket.node)
+            queue.append(ticket)
+        if len(queue) != len(seat.token.queue):
+            seat.token = seat.token._replace(queue=tuple(queue))
+        return fits
+
+    # --- what to do with it ------------------------------------------------------------------------------------------
+
+    def advance(self, seat: Seat) -> None:
+        """The one place that decides what happens to a token that is here."""
+        waiter = self.machine.waiter
+        if seat.giving:
+            return
+        if seat.using is not None:
+            self._invite(seat)
+            return
+        if seat.doubt:
+            return
+        queue = seat.token.queue
+        while queue and queue[0].node == self.desk.me:
+            queue = queue[1:]
+            seat.token = seat.token._replace(queue=queue)
+            if waiter.waiting:
+                seat.row, seat.arrived = 0, self.desk.now
+                self._withdraw(seat)
+                break
+        if waiter.waiting and self.may_use() and (not queue or self._row_goes_on(seat)):
+            self._grant(seat)
+        elif queue:
+            self._pass(seat)
+        elif self.leaving and not self.desk.alone:
+            self._give(seat, self.desk.homes(1, but=self.desk.me)[0], ())
+        elif not self.desk.options.hints:
+            if not seat.parked:
+                self.desk.timer(("walk", seat.token.slot), self.desk.now + self.machine.skip)
+                seat.parked = True
+        else:
+            self._park(seat)
+
+    def may_use(self) -> bool:
+        return not self.leaving and self.in_use < self.desk.options.each
+
+    def _row_goes_on(self, seat: Seat) -> bool:
+        """Requests of this node that waited when its turn began are served in a row, bounded in number and time."""
+        options = self.desk.options
+        if seat.row == 0:
+            return not (self.machine.waiter.late and seat.token.queue)
+        asked_at = next(iter(self.machine.waiter.waiting.values()))
+        in_time = self.desk.now - seat.arrived < from_seconds(options.row_time)
+        return seat.row < options.row and in_time and asked_at <= seat.arrived
+
+    def _grant(self, seat: Seat) -> None:
+        waiter = self.machine.waiter
+        if seat.using is not None or seat.giving or seat.doubt or self.in_use >= self.desk.options.each:
+            raise InvariantBreach(f"node {self.desk.me} grants {seat.token} twice, or while it is not its to grant")
+        if seat.used >= seat.token.hop:
+            seat.token = seat.token._replace(hop=seat.used + 1)
+            self.desk.learn(place_of(seat.token, self.desk.me))
+        seat.used = seat.token.hop
+        seat.using = waiter.next()
+        seat.told = False
+        seat.row += 1
+        if seat.parked:
+            seat.parked = False
+            self.machine.watch.began(seat)
+        waiter.rest()
+        waiter.last_run = self.desk.now
+        self.desk.out.append(Grant(seat.using, seat.token))
+        self._invite(seat)
+        if waiter.waiting:
+            self.queue_self(seat)
+
+    def queue_self(self, seat: Seat) -> None:
+        """More requests wait here than one turn serves: a ticket behind the others'."""
+        waiter = self.machine.waiter
+        direct = not seat.token.more and self.desk.options.hints and not waiter.late
+        if not direct or not self.add(seat, (Ticket(self.desk.me, next(iter(waiter.waiting))),)):
+            waiter.ask()
+
+    def release(self, request: RequestId, baggage: bytes) -> None:
+        self.orphans.discard(request)
+        for seat in self.by_slot.values():
+            if seat.using == request:
+                seat.using = None
+                seat.token = seat.token._replace(baggage=baggage)
+                self.machine.waiter.last_run = self.desk.now
+                self.advance(seat)
+                return
+        for seat in list(self.by_slot.values()):
+            self.advance(seat)
+
+    # --- to the next -------------------------------------------------------------------------------------------------
+
+    def _invite(self, seat: Seat) -> None:
+        """The early offer: while A runs, the next holder says yes already; the release then costs one message."""
+        if not self.desk.options.early or seat.invited != NOBODY or seat.doubt:
+            return
+        ticket = next(iter(seat.token.queue), None)
+        if ticket is None or ticket.node == self.desk.me:
+            return
+        seat.invited = ticket.node
+        self.handover.offer_early(seat.token, ticket.node, self.desk.now, self.desk.out)
+
+    def _withdraw(self, seat: Seat) -> None:
+        if seat.invited != NOBODY:
+            self.handover.withdraw(seat.token, self.desk.out)
+            seat.invited = NOBODY
+
+    def _pass(self, seat: Seat) -> None:
+        ticket, *rest = seat.token.queue
+        self._give(seat, ticket.node, tuple(rest))
+
+    def _give(self, seat: Seat, to: NodeId, queue: tuple[Ticket, ...]) -> None:
+        desk = self.desk
+        if self.machine.waiter.waiting:
+            self.queue_self(seat)  # before the token leaves: behind those who are in its queue
+            queue = tuple(ticket for ticket in seat.token.queue if ticket.node != to)
+        if seat.invited not in (NOBODY, to):
+            self._withdraw(seat)
+        self.machine.watch.ended(seat)
+        token = seat.token._replace(
+            queue=queue,
+            unseen=max(0, desk.now - seat.heard_at),
+            settings=desk.fingerprint,
+        )
+        seat.giving = True
+        seat.parked = False
+        seat.token = token
+        if seat.invited == to:
+            self.handover.commit(token, desk.now, desk.out)
+        else:
+            seat.invited = to
+            self.handover.give(token, to, desk.now, desk.out)
+
+    def passed(self, token: Token, to: NodeId) -> None:
+        """It is over there."""
+        desk = self.desk
+        seat = self.by_slot.get(token.slot)
+        if seat is None or seat.token.key != token.key or not seat.giving:
+            return
+        del self.by_slot[token.slot]
+        place = place_of(token._replace(hop=token.hop + 1), to)
+        desk.learn(place)
+        self.machine.registrar.moved(place, token)
+
+    def failed(self, token: Token, to: NodeId) -> None:
+        """It is still, or again, here. Who refused has no need; who is silent asks again when it can."""
+        seat = self.by_slot.get(token.slot)
+        if seat is None or seat.token.key != token.key:
+            return
+        queue = tuple(ticket for ticket in seat.token.queue if ticket.node != to)
+        seat.token = seat.token._replace(queue=queue)
+        seat.invited = NOBODY
+        if seat.giving:
+            seat.giving = False
+            self.machine.watch.began(seat)
+        self.advance(seat)
+
+    def gone(self, token: Token, to: NodeId) -> None:
+        """Committed and never confirmed. Not ours to use; whether it lives, the watch will find out."""
+        self.passed(token, to)
+
+    def walk(self, slot: int) -> None:
+        """Without hints the token wanders at random, as in the seeds."""
+        seat = self.by_slot.get(slot)
+        if seat is None or not seat.parked or seat.giving or seat.using is not None:
+            return
+        others = self.desk.random_others(1)
+        if others:
+            self._give(seat, others[0], seat.token.queue)
+
+    def _park(self, seat: Seat) -> None:
+        seat.row = 0
+        if not seat.parked:
+            seat.parked = True
+            self.machine.watch.parked(seat)
+
+    def fed(self, seat: Seat, tickets: tuple[Ticket, ...], more: bool) -> None:
+        """Somebody waits."""
+        self.add(seat, tickets)
+        seat.token = seat.token._replace(more=more)
+        if seat.parked and seat.token.queue:
+            seat.parked = False
+            seat.heard_at = self.desk.now  # who feeds us knows where the token goes
+            self.machine.watch.began(seat)
+        self.advance(seat)
+
+    # --- rivals ------------------------------------------------------------------------------------------------------
+
+    def discard(self, seat: Seat, better: Place) -> None:
+        """Another token of this slot won. A goes on, knowing that it is not alone."""
+        desk = self.desk
+        if self.presence(seat.token.slot) is Presence.PASSING:
+            return  # out of our hands
+        self.handover.withdraw(seat.token, desk.out)
+        self.machine.watch.ended(seat)
+        del self.by_slot[seat.token.slot]
+        desk.note(FactKind.DISCARDED, seat.token, better.holder, f"epoch {better.epoch} hop {better.hop} wins")
+        if seat.using is not None:
+            self.orphans.add(seat.using)
+            desk.note(FactKind.OVERLAP, seat.token, better.holder)
+            self.tell(seat, LostReason.OVERLAP)
+        self.machine.registrar.feed_elsewhere(seat.token, better)
+
+    def withhold(self, seat: Seat) -> bool:
+        """Take back what is offered, until the doubt is settled. False: it is committed already."""
+        if self.presence(seat.token.slot) is Presence.PASSING:
+            return False
+        self.handover.withdraw(seat.token, self.desk.out)
+        seat.invited = NOBODY
+        seat.giving = False
+        seat.parked = False
+        seat.doubt = True
+        self.machine.watch.ended(seat)
+        return True
+
+    def renew(self, seat: Seat, epoch: int) -> None:
+        """The same hold goes on with a token that outranks one that was heard of and is nowhere any more."""
+        desk = self.desk
+        desk.note(FactKind.DISCARDED, seat.token, detail="renewed")
+        seat.token = seat.token._replace(epoch=epoch, stamp=desk.now, id=int(desk.rng.random() * 2**53), hop=0)
+        seat.used = 0 if seat.using is not None else -1
+        desk.note(FactKind.GENERATED, seat.token, detail="in place of one that was heard of and not found")
+        desk.learn(place_of(seat.token, desk.me))
+
+    def tell(self, seat: Seat, reason: LostReason) -> None:
+        """Once a hold is enough: the application cannot become more careful."""
+        if seat.using is not None and not seat.told:
+            seat.told = True
+            self.desk.out.append(Lose(seat.using, reason))

@@ -1,0 +1,147 @@
+"""The requests of this node: kept in order, asked for with one ticket, asked for again until somebody answers.
+
+    quiet --ask--> asking --QUEUED or an offer--> queued --grant--> quiet
+                     |  ^------- patience is over ---'
+                     '-- homes are silent --> census
+
+One ticket stands for all requests of the node: with 10,000 nodes of 100 tasks each, the register has 10,000 lines.
+The naive way, to ask until the token comes, costs N messages a round; to ask once loses a request with a datagram.
+So silence is answered within round trips and a QUEUED by asking again after a patience that grows with the queue.
+
+L1  As long as a request waits, a timer of this node runs (`want`, or `gen` where there are no hints).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from softmutex.core.algorithms.wandering.desk import Desk
+from softmutex.core.algorithms.wandering.settings import PATIENCE
+from softmutex.core.events import NOBODY, SECOND, Duration, Instant, NodeId, RequestId, from_seconds
+from softmutex.core.messages import Want
+from softmutex.core.timing import Timing
+
+if TYPE_CHECKING:
+    from softmutex.core.algorithms.wandering.machine import Wandering
+
+STEPS: Final = 3  # how often a WANT is passed on
+EACH_HOME: Final = 2  # WANTs to a home before the next is tried
+AGAIN: Final = 3  # retransmission time-outs until a WANT is repeated: it may take three hops to be answered
+
+
+class Waiter:
+    __slots__ = ("asked", "gen", "gen_most", "last_run", "machine", "since", "tries", "waiting")
+
+    def __init__(self, machine: Wandering, timing: Timing) -> None:
+        self.machine = machine
+        self.waiting: dict[RequestId, Instant] = {}
+        self.asked: RequestId | None = None  # the request that our ticket names
+        self.tries = 0
+        self.last_run: Instant | None = None
+        most = timing.max_interval if timing.max_interval is not None else 1.5 * timing.op * timing.nodes_max
+        self.gen_most: Duration = max(from_seconds(most), SECOND)
+        self.gen: Duration = self.gen_most  # adaptive, as in seed 000 section 5: the last resort
+
+    @property
+    def desk(self) -> Desk:
+        return self.machine.desk
+
+    # --- the application ---------------------------------------------------------------------------------------------
+
+    def add(self, request: RequestId) -> None:
+        self.waiting[request] = self.desk.now
+
+    def remove(self, request: RequestId) -> None:
+        self.waiting.pop(request, None)
+        if not self.waiting:
+            self.rest()
+
+    def next(self) -> RequestId:
+        request = next(iter(self.waiting))
+        del self.waiting[request]
+        return request
+
+    @property
+    def late(self) -> bool:
+        return self.last_run is not None and self.desk.now - self.last_run < self.desk.least
+
+    # --- the ticket --------------------------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Make sure that somebody knows that this node waits."""
+        if not self.waiting or self.asked is not None:
+            return
+        self.asked = next(iter(self.waiting))
+        self.tries = 0
+        if self.desk.options.hints:
+            self._send()
+        if not (self.desk.options.hints and self.desk.options.census):
+            self.desk.timer("gen", self.desk.now + self.gen)
+
+    def rest(self) -> None:
+        """Our turn came, or nobody here waits any more: the ticket is used up."""
+        if self.asked is None:
+            return
+        self.asked = None
+        self.desk.cancel("want")
+        if not (self.desk.options.hints and self.desk.options.census):
+            self.desk.cancel("gen")
+
+    def ask_again(self, holder: NodeId = NOBODY) -> None:
+        """The census found the token, or a new one was made."""
+        if self.asked is None or not self.desk.options.hints:
+            return
+        self.tries = 0
+        if holder == NOBODY:
+            self._send()
+        else:
+            self._send_to(holder, STEPS)
+
+    def queued(self, request: RequestId, patience: Duration) -> None:
+        if self.asked is not None and request == self.asked:
+            self.tries = 0
+            self.desk.timer("want", self.desk.now + self.desk.jitter(min(patience, 3600 * SECOND)))
+
+    def offered(self) -> None:
+        """An offer is on its way: we are in the token's queue."""
+        if self.asked is not None and self.desk.options.hints:
+            self.tries = 0
+            self.desk.timer("want", self.desk.now + self.desk.jitter(PATIENCE))
+
+    def want_fired(self) -> None:
+        if self.asked is None:
+            return
+        if not self.waiting:
+            self.rest()
+            return
+        if self.tries:
+            if self.tries % EACH_HOME == 0:
+                self.desk.suspect(self.desk.home)
+            if self.tries >= 2 * EACH_HOME and self.desk.options.census:
+                self.machine.inquirer.census()
+        self._send()
+
+    def gen_fired(self) -> None:
+        """The last resort of seed 000: no token for so long that there may be none."""
+        if self.asked is None:
+            return
+        self.gen = self.gen * 3 // 2
+        self.desk.timer("gen", self.desk.now + self.gen)
+        if self.desk.options.census:
+            self.machine.inquirer.census()
+        else:
+            self.machine.regenerate(0, "no token within the regeneration time")
+
+    def visited(self) -> None:
+        """A token came: the regeneration time goes back towards its mean."""
+        self.gen -= (self.gen - self.gen_most) // 20
+
+    def _send(self) -> None:
+        self._send_to(self.desk.home, 0 if self.tries else STEPS)
+
+    def _send_to(self, to: NodeId, steps: int) -> None:
+        assert self.asked is not None
+        wait = AGAIN * self.desk.rto << min(self.tries, 4)
+        self.tries += 1
+        self.desk.timer("want", self.desk.now + wait)
+        self.desk.post(to, Want(self.desk.me, self.asked, self.late, steps))

@@ -1,0 +1,167 @@
+"""The holder's side of the watch: it lets two others know that the token is well, and notices when they do not hear.
+
+    holder --SEEN(place, lease, queue)--> watcher --HEARD(tickets)--> holder        once a BEAT while in use
+    parked --SEEN(lease 0)------------->  both watchers                             when it parks, then each 30 s
+
+The naive lease, renewed by each holder for itself, costs a renewal for each hand-over and cannot tell a token that is
+passed on quickly from one that is lost. Here the token carries `unseen`, how long its watchers have not heard of it:
+whoever has it when that reaches a BEAT speaks, so a beat costs two messages a BEAT, however often the token moves.
+
+The watchers travel in the token (`watch`), the first two homes to begin with. A silent one is replaced on the spot.
+
+S1  The holder's lease (counted from when an answered beat was sent) ends before a watcher's (counted from when it
+    arrived, and followed by probes): as far as clocks run alike, a holder knows first that it may be replaced.
+L1  A token that is in use sends a beat, waits for an answer, or is doubted: one of the two timers below runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from softmutex.core.algorithms.wandering.desk import Desk, place_of
+from softmutex.core.algorithms.wandering.settings import BEAT, PARKED_BEAT, PROBES, SECOND_BEAT, SLACK
+from softmutex.core.events import Duration, LostReason, NodeId
+from softmutex.core.messages import Heard, Seen
+
+if TYPE_CHECKING:
+    from softmutex.core.algorithms.wandering.machine import Wandering
+    from softmutex.core.algorithms.wandering.seats import Seat
+
+
+class Watch:
+    __slots__ = ("machine",)
+
+    def __init__(self, machine: Wandering) -> None:
+        self.machine = machine
+
+    @property
+    def desk(self) -> Desk:
+        return self.machine.desk
+
+    @property
+    def lease(self) -> Duration:
+        return BEAT + max(SLACK, 6 * self.desk.rto)
+
+    def watchers(self, seat: Seat) -> tuple[NodeId, ...]:
+        """Those that the token names, topped up with homes: as many as wanted, never this node."""
+        desk = self.desk
+        count = desk.options.watchers
+        chosen = [node for node in seat.token.watch if node != desk.me and desk.suspects.get(node, 0) <= desk.now]
+        for node in desk.homes(count + 1, but=desk.me):
+            if node not in chosen:
+                chosen.append(node)
+        return tuple(chosen[:count])
+
+    # --- the seat's story --------------------------------------------------------------------------------------------
+
+    def began(self, seat: Seat) -> None:
+        """The token is here and about to be used."""
+        if not self.desk.options.watch:
+            return
+        if self.desk.alone:
+            seat.heard_at = self.desk.now
+        seat.sent_at = 0
+        seat.tries = 0
+        self.desk.timer(("beat", seat.token.slot), max(self.desk.now, seat.heard_at + BEAT))
+
+    def ended(self, seat: Seat) -> None:
+        """It is being given away or discarded; the next holder speaks for it."""
+        if self.desk.options.watch:
+            self.desk.cancel(("beat", seat.token.slot))
+
+    def parked(self, seat: Seat) -> None:
+        """It stays here and costs (nearly) nothing; its watchers should know where."""
+        seat.beats = 0
+        self.beat(seat)
+
+    def moved_homes(self) -> None:
+        """The membership changed: the first homes may be others now."""
+        homes = self.desk.homes(self.desk.options.watchers)
+        for seat in self.machine.seats.by_slot.values():
+            if seat.token.watch and any(node not in seat.token.watch for node in homes):
+                seat.token = seat.token._replace(watch=homes)
+                seat.beats = 0
+                if not seat.giving:
+                    self.beat(seat)
+
+    # --- beats -------------------------------------------------------------------------------------------------------
+
+    def beat(self, seat: Seat) -> None:
+        """Tell the watchers, and ourselves if we are the home that keeps the register."""
+        desk = self.desk
+        slot = seat.token.slot
+        if not desk.options.watch and not desk.options.hints:
+            return
+        place = place_of(seat.token, desk.me)
+        parked = seat.parked
+        lease = 0 if parked else self.lease
+        watchers = self.watchers(seat)
+        if desk.home == desk.me or desk.me in seat.token.watch:
+            desk.post(desk.me, Seen(place, lease, seat.token.queue))
+        if not watchers:
+            seat.heard_at = desk.now
+            if not parked:
+                desk.timer(("beat", slot), desk.now + BEAT)
+            return
+        if desk.me not in seat.token.watch or not seat.token.watch:
+            seat.token = seat.token._replace(watch=watchers)
+        desk.post(watchers[0], Seen(place, lease, seat.token.queue))
+        if seat.tries == 0:
+            seat.sent_at = desk.now
+            if len(watchers) > 1 and seat.beats % SECOND_BEAT == 0:
+                desk.post(watchers[1], Seen(place, lease and lease + SECOND_BEAT * BEAT, seat.token.queue))
+            seat.beats += 1
+        seat.tries += 1
+        desk.timer(("beat", slot), desk.now + 2 * desk.rto)
+
+    def fired(self, slot: int) -> None:
+        seat = self.machine.seats.by_slot.get(slot)
+        if seat is None or seat.giving:
+            return
+        desk = self.desk
+        if seat.sent_at and seat.tries >= PROBES - 1:
+            watchers = self.watchers(seat)
+            if watchers:
+                desk.suspect(watchers[0])
+                seat.token = seat.token._replace(watch=tuple(n for n in seat.token.watch if n != watchers[0]))
+            seat.tries = 0
+            if seat.parked:
+                seat.sent_at = 0
+                seat.beats += 1
+                if seat.beats > PROBES:  # nobody answers; a parked token has nothing to fear
+                    seat.beats = 0
+                    desk.timer(("beat", slot), desk.now + PARKED_BEAT)
+                    return
+        self.check(seat)
+        if not seat.doubt:
+            first_sent = seat.sent_at
+            self.beat(seat)
+            if first_sent:
+                seat.sent_at = first_sent
+
+    def check(self, seat: Seat) -> None:
+        """Has this node been silent, or asleep, for so long that it may have been replaced?"""
+        if seat.parked or seat.doubt or not self.desk.options.watch or self.desk.alone:
+            return
+        if self.desk.now - seat.heard_at > self.lease:
+            self.machine.seats.tell(seat, LostReason.LEASE)
+            self.machine.inquirer.doubt(seat)
+
+    def heard(self, sender: NodeId, message: Heard) -> None:
+        desk = self.desk
+        desk.trust(sender)
+        seat = self.machine.seats.by_slot.get(message.slot)
+        if seat is None or seat.token.epoch != message.epoch or seat.giving:
+            if message.tickets:
+                self.machine.registrar.forward(message.slot, message.tickets, message.more)
+            return
+        if sender != desk.me and seat.sent_at and sender == next(iter(self.watchers(seat)), sender):
+            if seat.tries == 1:
+                desk.measured(desk.now - seat.sent_at)
+            seat.heard_at = max(seat.heard_at, seat.sent_at)
+            seat.sent_at = 0
+            seat.tries = 0
+            pause = PARKED_BEAT if seat.parked else BEAT
+            desk.timer(("beat", seat.token.slot), max(desk.now, seat.heard_at + pause))
+        if message.tickets or sender in (desk.me, desk.home):
+            self.machine.seats.fed(seat, message.tickets, message.more)
