@@ -149,22 +149,20 @@ class MembershipContract:
 
     async def test_m5_after_aclose_watch_raises_closed_and_nothing_is_left(self) -> None:
         await asyncio.to_thread(lambda: None)  # the executor's thread is there before the counting
-        async with self._made(1) as (onlooker,):
-            await self._watch(onlooker)
-            holdings = Holdings()
-            async with self._made(1) as (one,):
-                await one.join(self.member(1))
-                await self._until_shown(onlooker, [1, 2, 3] if not self.announces else [1])
-                await one.watch()
-                waiting = asyncio.ensure_future(one.watch())
-                await asyncio.sleep(0)
-                await one.aclose()
-                await must_be_closed(waiting, self.patience_s)
-                await must_be_closed(one.watch(), self.patience_s)
-                if self.announces:
-                    await self._until_shown(onlooker, [])
-                await one.aclose()
-                await holdings.must_return()
+        holdings = Holdings()
+        async with self._made(2) as (one, onlooker):
+            await one.join(self.member(1))
+            await self._until_shown(onlooker, [1, 2, 3] if not self.announces else [1])
+            await one.watch()
+            waiting = asyncio.ensure_future(one.watch())
+            await asyncio.sleep(0)
+            await one.aclose()
+            await must_be_closed(waiting, self.patience_s)
+            await must_be_closed(one.watch(), self.patience_s)
+            if self.announces:
+                await self._until_shown(onlooker, [])
+            await one.aclose()
+        await holdings.must_return()
 
     # --- M6 ---------------------------------------------------------------------------------------------------------
 
