@@ -5,7 +5,7 @@ from softmutex.sim import Scenario, simulate
 result = simulate(Scenario(algorithm="sandwich", nodes=300, duration_s=1e5, seed=1))
 """
 
-from softmutex.sim.faults import Churn, Clocks, Fault, Kill, Partition, Pause, TokenLoss, Weather
+from softmutex.sim.faults import Churn, Clocks, Clog, Fault, Kill, Partition, Pause, Replay, TokenLoss
 from softmutex.sim.result import Result
 from softmutex.sim.run import simulate
 from softmutex.sim.scenario import Scenario
@@ -13,13 +13,14 @@ from softmutex.sim.scenario import Scenario
 __all__ = [
     "Churn",
     "Clocks",
+    "Clog",
     "Fault",
     "Kill",
     "Partition",
     "Pause",
+    "Replay",
     "Result",
     "Scenario",
     "TokenLoss",
-    "Weather",
     "simulate",
 ]

@@ -1,18 +1,37 @@
 """The laws that a run is held to, looked at from outside the machines.
 
-effects   what machines order is legal: a grant only of a request that waits, one run of A a node at a time, no timer
-          in the past, no exception
+A machine that checks itself believes itself. So these see only what an outsider sees: who was granted what and when,
+who was told of an overlap, which tokens are in reach of somebody. Each law is a sentence of the design:
+
+effects    What machines order is legal: a grant only of a request that waits, one run of A at a time on a node, no
+           timer in the past, no exception.
+requests   Every request ends exactly once; those that wait when the network has healed are granted in time.
+tokens     No token is in two places; once all is healed there are exactly `slots`; none is made without a disturbance,
+           so none at a graceful leave.
+order      (epoch, hop) at the resource strictly grows while there is one token.
+overlap    No more than `slots` run A, but in the wake of a disturbance.
+evidence   Whoever overlapped is told (granted not `alone`, a `Lose`, a note), and nobody of an overlap that was not.
+
+Disturbances are losses, kills, pauses, cuts, clocks at other rates; not delay, jitter, duplication or churn in good
+order. Their wake is `Scenario.grace_s`. Two holders who could not hear each other while they overlapped, or of whom
+one was killed, could not be told: they are counted as `untold`, and break no law.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from softmutex.core.events import Instant, LostReason, NodeId, Note
+from softmutex.core.events import SECOND, FactKind, Instant, NodeId, Note, to_seconds
+from softmutex.sim.tally import EPOCH
 
 if TYPE_CHECKING:
-    from softmutex.sim.world import Running
+    from softmutex.sim.node import Running, SimNode
+    from softmutex.sim.world import World
 
+LAWS = ("effects", "requests", "tokens", "order", "overlap", "evidence")
+OF_THE_PAPERS = ("effects", "requests")  # their overlaps are a part of the algorithm
+CLAIMED = dict.fromkeys(("adaptive", "sandwich", "random-access"), OF_THE_PAPERS)
+NOT_YET: Instant = 1 << 63
 KEPT = 20  # violations that are remembered with their text; the others are counted
 
 
@@ -22,30 +41,148 @@ class Violation(NamedTuple):
     node: NodeId
     what: str
 
+    def __str__(self) -> str:
+        return f"law of {self.law} broken at {self.at_s:.6f} s by node {self.node}: {self.what}"
+
+
+class Overlap(NamedTuple):
+    at: Instant
+    first: Running
+    second: Running
+    severed: bool  # they could not hear each other
+
 
 class Laws:
-    def __init__(self, start: Instant) -> None:
-        self._start = start
+    def __init__(self, world: World, names: tuple[str, ...]) -> None:
         self.violations: list[Violation] = []
         self.count = 0
+        self.untold = 0
+        self._world = world
+        self._names = frozenset(names)
+        self._slots = world.scenario.slots
+        self._grace = round(world.scenario.grace_s * SECOND)
+        self._disturbed_at: Instant | None = None if world.scenario.founders == 1 else EPOCH
+        self._always = bool(world.scenario.loss or world.scenario.corruption or world.scenario.reordering)
+        self._last: dict[int, tuple[int, int]] = {}  # slot -> (epoch, hop) at the resource
+        self._crowded = False  # at the last grant there were more tokens than slots
+        self._overlaps: list[Overlap] = []
+        self._overlap_until: dict[NodeId, Instant] = {}  # node -> when its last overlapped run of A ended, or will
+        self._noted: dict[NodeId, Instant] = {}  # node -> when it last told of an overlap
 
     def broken(self, law: str, at: Instant, node: NodeId, what: str) -> None:
-        self.count += 1
-        if len(self.violations) < KEPT:
-            self.violations.append(Violation(law, (at - self._start) / 1e9, node, what))
+        if law in self._names:
+            self.count += 1
+            if len(self.violations) < KEPT:
+                self.violations.append(Violation(law, to_seconds(at - EPOCH), node, what))
 
     def illegal(self, at: Instant, node: NodeId, what: str) -> None:
         self.broken("effects", at, node, what)
 
+    # --- disturbances ------------------------------------------------------------------------------------------------
+
+    def disturbed(self, at: Instant, what: str) -> None:
+        self._disturbed_at = at
+
+    def always_disturbed(self) -> None:
+        self._always = True
+
+    def healed(self, at: Instant) -> None:
+        if self._always:
+            self._always = False
+            self._disturbed_at = at
+
+    def excused(self, at: Instant) -> bool:
+        """Whether something went wrong so lately that its consequences may still begin."""
+        return self._always or (self._disturbed_at is not None and at <= self._disturbed_at + self._grace)
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
     def granted(self, at: Instant, new: Running, others: list[Running]) -> None:
+        if len(others) >= self._slots:
+            self._overlap(at, new, others)
+        token = new.token
+        if token is None:
+            return
+        crowded = len(self._world.tally.alive) > self._slots
+        last = self._last.get(token.slot)
+        position = (token.epoch, token.hop)
+        if last is not None and position <= last and not (crowded or self._crowded):
+            self.broken("order", at, new.node, f"(epoch, hop) {position} came to the resource after {last}")
+        self._last[token.slot] = position
+        self._crowded = crowded
+
+    def _overlap(self, at: Instant, new: Running, others: list[Running]) -> None:
+        if not self.excused(at):
+            holders = ", ".join(str(other.node) for other in others)
+            self.broken("overlap", at, new.node, f"runs A while node {holders} does, and nothing had gone wrong lately")
+        if self._slots > 1:
+            return  # which of them is one too many?
         for other in others:
             if other.node == new.node:
                 self.illegal(at, new.node, f"granted request {new.request} while {other.request} runs on the same node")
+                continue
+            severed = any(cut(new.node, other.node) or cut(other.node, new.node) for cut in self._world.network.cuts)
+            self._overlaps.append(Overlap(at, other, new, severed))
+            for running in (new, other):
+                running.overlapped = True
+                self._overlap_until[running.node] = NOT_YET
 
-    def released(self, at: Instant, running: Running) -> None: ...
+    def ended(self, at: Instant, running: Running) -> None:
+        if running.overlapped:
+            self._overlap_until[running.node] = at
 
-    def lost(self, at: Instant, running: Running, reason: LostReason) -> None: ...
+    def noted(self, at: Instant, node: SimNode, note: Note) -> None:
+        if note.kind is FactKind.OVERLAP:
+            self._noted[node.id] = at
+            if self._overlap_until.get(node.id, 0) + self._grace < at:
+                self.broken("evidence", at, node.id, f"told of an overlap that was not ({note.detail or note.token})")
+        elif note.kind is FactKind.GENERATED and at > EPOCH and not self.excused(at):
+            self.broken("tokens", at, node.id, f"made {note.token}, and nothing had gone wrong lately")
 
-    def noted(self, at: Instant, node: NodeId, note: Note) -> None: ...
+    # --- the end -----------------------------------------------------------------------------------------------------
 
-    def disturbed(self, at: Instant, what: str) -> None: ...
+    def audit(self) -> None:
+        """Between two events: no token is in two places."""
+        if "tokens" not in self._names:
+            return
+        where: dict[int, NodeId] = {}
+        for node in self._world.nodes.values():
+            for token in node.machine.view().tokens:
+                if token.id in where:
+                    what = f"has {token}, and so has node {where[token.id]}"
+                    self.broken("tokens", self._world.now, node.id, what)
+                where[token.id] = node.id
+
+    def at_rest(self) -> bool:
+        """Whether a healed world has settled: nobody waits, and there are as many tokens as there should be."""
+        if self._world.tally.demand:
+            return False
+        return "tokens" not in self._names or len(self._world.group.tokens_in_reach()) == self._slots
+
+    def verdict(self) -> None:
+        """At the end of the second phase, when everything should be in order again."""
+        world, now = self._world, self._world.now
+        for node in world.nodes.values():
+            for request, asked in node.pending.items():
+                waited = f"{to_seconds(now - asked):.3f} s, {world.scenario.settle_s:g} s of them on a healthy network"
+                self.broken("requests", now, node.id, f"request {request} still waits, for {waited}")
+        tokens = world.group.tokens_in_reach()
+        if len(tokens) != self._slots:
+            found = ", ".join(str(token) for token in tokens.values()) or "none"
+            self.broken("tokens", now, 0, f"{len(tokens)} tokens where {self._slots} should be: {found}")
+        if world.group.forced_leaves and self._disturbed_at is None:
+            self.broken("requests", now, 0, f"{world.group.forced_leaves} nodes were told to leave and never departed")
+        for overlap in self._overlaps:
+            self._was_told(overlap)
+
+    def _was_told(self, overlap: Overlap) -> None:
+        pair = (overlap.first, overlap.second)
+        excused = overlap.severed or any(running.node not in self._world.nodes for running in pair)
+        for running, other in (pair, pair[::-1]):
+            if running.told or self._noted.get(running.node, 0) >= overlap.at:
+                continue
+            if excused:
+                self.untold += 1
+            else:
+                what = f"overlapped with node {other.node} from {to_seconds(overlap.at - EPOCH):.6f} s and was not told"
+                self.broken("evidence", self._world.now, running.node, what)

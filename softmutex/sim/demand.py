@@ -1,41 +1,23 @@
 """Who wants the resource, when, and for how long A then runs.
 
-All randomness is `rng.random()`. Python leaves `math.log` to the machine's C library, and two of those may differ
-in the last bit, so `exponential` computes its own logarithm from additions, multiplications and divisions, which
-IEEE 754 fixes to the bit: a seed gives the same run everywhere.
+saturated   everybody always: a new request right after each release
+periodic    each node once a period, at its own phase, unless its last request still waits
+poisson     requests arrive at random moments, each at a random node; one node may have several
+none        nobody, which shows what a group costs that nobody uses
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import frexp
 from typing import TYPE_CHECKING
 
-from softmutex.core.events import SECOND, Duration
+from softmutex.core.chance import exponential
+from softmutex.core.events import SECOND, Duration, NodeId
 from softmutex.core.machine import Rng
 
 if TYPE_CHECKING:
-    from softmutex.sim.world import SimNode, World
-
-LN_2 = 0.6931471805599453
-
-
-def natural_log(x: float) -> float:
-    """ln x for x > 0, the same bits on every machine; within 1e-15 of the true value for x in (0, 1]."""
-    mantissa, exponent = frexp(x)
-    if mantissa < 0.7071067811865476:
-        mantissa *= 2.0
-        exponent -= 1
-    t = (mantissa - 1.0) / (mantissa + 1.0)  # |t| < 0.172, so t**24 is below the last bit
-    square = t * t
-    total = 0.0
-    for odd in range(23, 0, -2):
-        total = total * square + 1.0 / odd
-    return 2.0 * t * total + exponent * LN_2
-
-
-def exponential(rng: Rng, mean: float) -> float:
-    return -mean * natural_log(1.0 - rng.random())
+    from softmutex.sim.node import SimNode
+    from softmutex.sim.world import World
 
 
 def hold_length(spec: str, op_s: float, rng: Rng) -> Callable[[], Duration]:
@@ -43,7 +25,7 @@ def hold_length(spec: str, op_s: float, rng: Rng) -> Callable[[], Duration]:
     kind, *numbers = spec.split(":")
     op = round(op_s * SECOND)
     if kind == "exponential":
-        return lambda: 1 + int(exponential(rng, op))
+        return lambda: 1 + exponential(rng, op)
     if kind == "uniform":
         low, high = (round(float(number) * SECOND) for number in numbers)
         return lambda: low + int(rng.random() * (high - low))
@@ -51,37 +33,43 @@ def hold_length(spec: str, op_s: float, rng: Rng) -> Callable[[], Duration]:
 
 
 def start(world: World) -> None:
-    """Sets the scenario's demand going. It asks on for as long as `world.asking`."""
+    """Sets the scenario's demand going. It asks on for as long as the run is `rough`."""
     kind, _, number = world.scenario.demand.partition(":")
     if kind == "poisson":
-        _arrive(world, SECOND / float(number), first=True)
-    for node_id in list(world.living):
-        newcomer(world, world.nodes[node_id])
+        gap = round(SECOND / float(number))
+        world.after(exponential(world.rng, gap), _arrive, world, gap)
+    for node in list(world.nodes.values()):
+        newcomer(world, node)
 
 
 def newcomer(world: World, node: SimNode) -> None:
     kind, _, number = world.scenario.demand.partition(":")
-    if kind == "saturated" and world.asking:
-        world.ask(node)
+    if kind == "saturated":
+        again(world, node)
     elif kind == "periodic":
-        period = round(float(number or world.default_period_s) * SECOND)
-        world.after(int(world.chance() * period), _ask_again, world, node.id, period)
+        period = round(float(number or world.scenario.default_period_s) * SECOND)
+        world.after(int(world.chance() * period), _ask_periodically, world, node.id, period)
 
 
-def _arrive(world: World, mean_gap: float, first: bool = False) -> None:
-    if not world.asking:
+def again(world: World, node: SimNode) -> None:
+    if world.rough and not node.leaving:
+        world.ask(node)
+
+
+def _arrive(world: World, gap: Duration) -> None:
+    if not world.rough:
         return
-    if not first and world.living:
-        node_id = world.living[int(world.chance() * len(world.living))]
-        world.ask(world.nodes[node_id])
-    world.after(1 + int(exponential(world.world_rng, mean_gap)), _arrive, world, mean_gap)
+    living = world.group.living
+    node = world.nodes[living[int(world.chance() * len(living))]]
+    if not node.leaving:
+        world.ask(node)
+    world.after(exponential(world.rng, gap), _arrive, world, gap)
 
 
-def _ask_again(world: World, node_id: int, period: Duration) -> None:
-    """Once a period, unless the last request of this node still waits."""
+def _ask_periodically(world: World, node_id: NodeId, period: Duration) -> None:
     node = world.nodes.get(node_id)
-    if node is None or not world.asking:
+    if node is None or node.leaving or not world.rough:
         return
     if not node.pending:
         world.ask(node)
-    world.after(period, _ask_again, world, node_id, period)
+    world.after(period, _ask_periodically, world, node_id, period)

@@ -2,7 +2,7 @@
 
 Each is frozen and has a name, so that a scenario with its faults can be written to a trace and read back.
 `target` says whom it hits: holder (whoever runs A, else whoever has the token), waiter, passer (who handed the
-token to the holder), other (neither holder nor waiter), random, or both (holder and passer at once).
+token to the holder), both (holder and passer at once), other (neither holder nor waiter), random.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from softmutex.core.errors import ConfigError
+from softmutex.core.messages import KINDS
 
-TARGETS = ("holder", "waiter", "passer", "other", "random", "both")
+TARGETS = ("holder", "waiter", "passer", "both", "other", "random")
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class TokenLoss(Fault):
-    """The next hand-over after each moment loses the token for good."""
+    """The next hand-over after each `every_s` loses the token for good."""
 
     kind: ClassVar[str] = "token-loss"
     every_s: float
@@ -38,17 +39,24 @@ class TokenLoss(Fault):
 
 @dataclass(frozen=True)
 class Kill(Fault):
-    """SIGKILL. After `restart_s` a newcomer takes the place (None: nobody does)."""
+    """SIGKILL, each `every_s`. After `restart_s` a newcomer takes the place (None: nobody does).
+
+    `at_message` (TOKEN, ACK, COMMIT, ...): the victim is whoever sends the next message of that kind, right after.
+    """
 
     kind: ClassVar[str] = "kill"
     every_s: float
     target: str = "holder"
     restart_s: float | None = 1.0
-    times: int | None = None  # how often; None: until the end
-    at_message: str = ""  # wait for the next message of this kind (TOKEN, ACK, COMMIT, ...) and kill its sender
+    times: int | None = None
+    at_message: str = ""
 
     def complaints(self) -> list[str]:
-        return _positive("--kill-holder-every", self.every_s) + _target(self.target)
+        names = [name for name, _ in KINDS.values()]
+        wrong = _positive("--kill-holder-every", self.every_s) + _target(self.target)
+        if self.at_message and self.at_message not in names:
+            wrong.append(f"no kind of message is named {self.at_message!r} (there are {', '.join(names)})")
+        return wrong
 
 
 @dataclass(frozen=True)
@@ -62,15 +70,18 @@ class Pause(Fault):
     times: int | None = None
 
     def complaints(self) -> list[str]:
-        return _positive("the pause's every", self.every_s) + _target(self.target)
+        return (
+            _positive("a pause's every", self.every_s) + _positive("its length", self.length_s) + _target(self.target)
+        )
 
 
 @dataclass(frozen=True)
 class Partition(Fault):
     """From `start_s` to `end_s` a share of the group and the rest do not hear each other.
 
-    `one_way`: the share is heard but hears nothing. `target` holder: the holder is on the share's side.
-    With `seen_after_s` each side's membership drops the other side after so long, and takes it back on healing.
+    `one_way`: the share is heard but hears nothing. `target` holder: the holder is in the share, of one or more.
+    `seen_after_s`: so much later each side's membership drops the other side, and takes it back on healing.
+    `every_s`, `times`: the same again, counted from start to start.
     """
 
     kind: ClassVar[str] = "partition"
@@ -80,7 +91,7 @@ class Partition(Fault):
     one_way: bool = False
     target: str = "random"
     seen_after_s: float | None = None
-    every_s: float | None = None  # again and again
+    every_s: float = 0.0
     times: int = 1
 
     def complaints(self) -> list[str]:
@@ -92,7 +103,33 @@ class Partition(Fault):
             )
         if not 0 < self.share < 1:
             wrong.append(f"a partition cuts off a share between 0 and 1 of the nodes, not {self.share:g}")
+        if self.times > 1 and self.every_s <= self.end_s - self.start_s:
+            wrong.append("a partition that comes again must heal before: give a longer every_s")
         return wrong
+
+
+@dataclass(frozen=True)
+class Clog(Fault):
+    """The links of one node after another take `delay_s` more for `every_s`, then they are freed."""
+
+    kind: ClassVar[str] = "clog"
+    every_s: float
+    delay_s: float
+
+    def complaints(self) -> list[str]:
+        return _positive("a clog's every", self.every_s) + _positive("its delay", self.delay_s)
+
+
+@dataclass(frozen=True)
+class Replay(Fault):
+    """A share of all messages arrives again, unchanged, up to `within_s` later."""
+
+    kind: ClassVar[str] = "replay"
+    share: float
+    within_s: float
+
+    def complaints(self) -> list[str]:
+        return [] if 0 < self.share <= 1 else [f"a replay repeats a share up to 1 of the messages, not {self.share:g}"]
 
 
 @dataclass(frozen=True)
@@ -107,40 +144,30 @@ class Churn(Fault):
 
 
 @dataclass(frozen=True)
-class Weather(Fault):
-    """From `start_s` to `end_s` the network is another one. What is None stays as it is."""
-
-    kind: ClassVar[str] = "weather"
-    start_s: float
-    end_s: float
-    delay_s: float | None = None
-    loss: float | None = None
-    target: str = ""  # only messages from and to this node; "": all
-
-    def complaints(self) -> list[str]:
-        return _target(self.target) if self.target else []
-
-
-@dataclass(frozen=True)
 class Clocks(Fault):
-    """A share of the nodes (every `1/share`-th) has a clock that is wrong from the start, or jumps at `at_s`."""
+    """A share of the nodes has a clock that is off by up to `offset_s` from the start, or runs at another rate.
+
+    `jump_s`: at `at_s` it leaps ahead; back it never goes (N2).
+    """
 
     kind: ClassVar[str] = "clocks"
     share: float = 0.5
     offset_s: float = 0.0
     rate: float = 1.0
-    jump_s: float = 0.0  # forwards only: the clocks of machines never go back (N2)
+    jump_s: float = 0.0
     at_s: float = 0.0
 
     def complaints(self) -> list[str]:
         wrong = _positive("the clocks' rate", self.rate)
         if self.jump_s < 0:
             wrong.append(f"a machine's clock never goes back, so it cannot jump by {self.jump_s:g} s")
+        if not 0 < self.share <= 1:
+            wrong.append(f"a share up to 1 of the clocks is wrong, not {self.share:g}")
         return wrong
 
 
 FAULTS: dict[str, type[Fault]] = {
-    each.kind: each for each in (TokenLoss, Kill, Pause, Partition, Churn, Weather, Clocks)
+    each.kind: each for each in (TokenLoss, Kill, Pause, Partition, Clog, Replay, Churn, Clocks)
 }
 
 
@@ -153,7 +180,10 @@ def fault_from_json(data: Mapping[str, Any]) -> Fault:
     kind = fields.pop("kind", "")
     if kind not in FAULTS:
         raise ConfigError(f"no fault named {kind!r} (there are {', '.join(FAULTS)})")
-    return FAULTS[kind](**fields)
+    try:
+        return FAULTS[kind](**fields)
+    except TypeError as error:
+        raise ConfigError(f"the fault {kind!r} cannot be made of {fields}: {error}") from error
 
 
 def _positive(name: str, value: float) -> list[str]:

@@ -13,7 +13,7 @@ from softmutex.core.messages import Message
 from softmutex.sim.scenario import Scenario
 
 if TYPE_CHECKING:
-    from softmutex.sim.world import SimNode
+    from softmutex.sim.node import SimNode
 
 Cut = Callable[[NodeId, NodeId], bool]  # (from, to) -> is it cut
 Interceptor = Callable[["SimNode", NodeId, Message], bool]  # (from, to, message) -> is it swallowed
@@ -27,6 +27,7 @@ class Network:
         self._scenario = scenario
         self.cuts: list[Cut] = []
         self.interceptors: list[Interceptor] = []
+        self.slow: dict[NodeId, Duration] = {}  # links of these take so much longer
         self.set(scenario.delay_s, scenario.loss, scenario.duplication, scenario.reordering, scenario.corruption)
 
     def set(self, delay_s: float, loss: float, duplication: float, reordering: float, corruption: float) -> None:
@@ -40,7 +41,7 @@ class Network:
         self._refresh()
 
     def _refresh(self) -> None:
-        self.plain = not (self.cuts or self.interceptors or self.duplication or self.reordering)
+        self.plain = not (self.cuts or self.interceptors or self.slow or self.duplication or self.reordering)
         self.instant = self.plain and not (self.base or self.spread or self.loss)
 
     def cut(self, cut: Cut) -> None:
@@ -62,18 +63,24 @@ class Network:
             self.interceptors.remove(interceptor)
             self._refresh()
 
+    def slow_down(self, node: NodeId, by: Duration) -> None:
+        self.slow[node] = by
+        self._refresh()
+
     def heal(self) -> None:
         """Back to a network that only takes its time."""
         self.cuts.clear()
         self.interceptors.clear()
+        self.slow.clear()
         self.set(self._scenario.delay_s, 0.0, 0.0, 0.0, 0.0)
 
     def delays(self, node: SimNode, to: NodeId, message: Message) -> list[Duration]:
         """When the copies of one message arrive, from now; none when it is lost."""
         random = self._random
         sender = node.id
-        if any(swallows(node, to, message) for swallows in self.interceptors):
-            return []
+        for swallows in tuple(self.interceptors):
+            if swallows(node, to, message):
+                return []
         if any(cut(sender, to) for cut in self.cuts) or (self.loss and random() < self.loss):
             return []
         copies = 2 if self.duplication and random() < self.duplication else 1
@@ -82,5 +89,5 @@ class Network:
             delay = self.base + (int(random() * self.spread) if self.spread else 0)
             if self.reordering and random() < self.reordering:
                 delay += int(random() * 10 * (self.base + self.spread + 1))
-            out.append(delay)
+            out.append(delay + (max(self.slow.get(sender, 0), self.slow.get(to, 0)) if self.slow else 0))
         return out

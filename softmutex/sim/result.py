@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from softmutex.core.events import SECOND, FactKind, NodeId
@@ -22,7 +22,8 @@ class Result:
     concurrency_ns: Mapping[int, int]  # time with so many running A
     tokens_ns: Mapping[int, int]  # time with so many live tokens
     acquisitions: int
-    acquired: Mapping[NodeId, int]  # by node
+    acquired: Mapping[NodeId, int]  # by node that was there at the end
+    asked: int
     withdrawn: int
     waits: array[int]  # from request to grant
     intervals: array[int]  # start to start of A on one node
@@ -37,13 +38,13 @@ class Result:
     facts: Mapping[FactKind, int]
     violations: Sequence[Violation]
     violation_count: int
+    untold: int  # overlaps of which one side could not be told
+    unserved: int  # requests that still waited at the very end
+    settled_s: float | None  # how long the calm phase took until all was in order
     events: int
-    hops: int  # tokens passed on
+    hops: int  # messages with a token's right in them
     wall_s: float
     digest: str
-    unserved: int = 0  # requests that still waited at the end of the liveness phase
-    settled_s: float | None = None  # how long the liveness phase took
-    extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def fairness(self) -> float:

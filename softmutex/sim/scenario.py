@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from softmutex.core.errors import ConfigError
+from softmutex.core.events import to_seconds
 from softmutex.core.machine import Algorithm
 from softmutex.core.timing import Timing
-from softmutex.sim.faults import Fault, fault_from_json, fault_to_json
+from softmutex.sim.faults import Fault, Partition, fault_from_json, fault_to_json
 
 DEMANDS = ("saturated", "periodic", "periodic:SECONDS", "poisson:RATE", "none")
 HOLDS = ("fixed", "exponential", "uniform:LOW:HIGH")
@@ -40,7 +41,7 @@ class Scenario:
     skip_s: float | None = None
     min_interval_s: float | None = None
     max_interval_s: float | None = None
-    nodes_max: int | None = None  # None: as many as take part
+    nodes_max: int | None = None  # None: what `Timing` takes, however many take part: the papers' own 300
 
     # who wants the resource, for how long
     demand: str = "saturated"
@@ -61,7 +62,9 @@ class Scenario:
     detection_s: float = 3.0  # from a death to the moment when the membership tells of it
     own_views: bool = False  # each node hears of changes at its own moment, up to twice `detection_s`
 
+    founders: int = 1  # how many believe at the start that they make the first token
     settle_s: float = 0.0
+    grace_s: float = 30.0  # how long after the last disturbance its consequences may begin
     slots: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's own switches
     laws: tuple[str, ...] | None = None  # what checkers hold the run to; None: what the algorithm claims
@@ -106,12 +109,21 @@ class Scenario:
             wrong.append(f"--slots is {self.slots}: give at least 1")
         if self.bucket_s <= 0:
             wrong.append(f"the histogram's bucket is {self.bucket_s:g}: give a number of seconds above 0")
+        if not 0 <= self.founders <= self.nodes:
+            wrong.append(f"{self.founders} of {self.nodes} nodes cannot be founders: give a number up to the nodes")
+        if not self.own_views and any(isinstance(fault, Partition) and fault.seen_after_s for fault in self.faults):
+            wrong.append("a partition that the memberships see needs own_views")
         wrong += _demand_complaints(self.demand) + _hold_complaints(self.hold)
         return wrong + [complaint for fault in self.faults for complaint in fault.complaints()]
 
     @property
     def algorithm_name(self) -> str:
         return self.algorithm if isinstance(self.algorithm, str) else getattr(self.algorithm, "name", "unnamed")
+
+    @property
+    def default_period_s(self) -> float:
+        """Half the load that the resource can bear, unless `max_interval` says how often a node wants it."""
+        return self.max_interval_s or 2 * self.op_s * self.nodes
 
     @property
     def instant(self) -> bool:
@@ -121,11 +133,22 @@ class Scenario:
     def timing(self) -> Timing:
         return Timing(
             op=self.op_s,
-            nodes_max=self.nodes if self.nodes_max is None else self.nodes_max,
+            nodes_max=Timing().nodes_max if self.nodes_max is None else self.nodes_max,
             skip=self.skip_s,
             min_interval=self.min_interval_s,
             max_interval=self.max_interval_s,
         )
+
+    def settings(self) -> dict[str, float | int]:
+        """The time constants as the algorithm reckons with them, in seconds."""
+        constants = self.timing().constants(self.algorithm_name)
+        return {
+            "skip": to_seconds(constants.skip_ns),
+            "op": to_seconds(constants.op_ns),
+            "min_interval": to_seconds(constants.min_ns),
+            "max_interval": to_seconds(constants.max_ns),
+            "nodes_max": self.timing().nodes_max,
+        }
 
     def but(self, **changes: Any) -> Scenario:
         return dataclasses.replace(self, **changes)

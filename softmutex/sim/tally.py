@@ -11,9 +11,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from softmutex.core.events import Instant, NodeId, RequestId, Token
+from softmutex.core.events import FactKind, Instant, NodeId, Note, RequestId, Token
+from softmutex.core.messages import Commit, Offer
+
+if TYPE_CHECKING:
+    from softmutex.sim.node import Running, SimNode
+
+EPOCH: Instant = 10**18  # when a run begins: no machine may take 0 for "never", and the rest of the digits is the time
 
 
 class Hold(NamedTuple):
@@ -32,9 +38,9 @@ class Gauge:
 
     __slots__ = ("level", "since", "spent")
 
-    def __init__(self, now: Instant) -> None:
+    def __init__(self) -> None:
         self.level = 0
-        self.since = now
+        self.since = EPOCH
         self.spent: dict[int, int] = {0: 0}
 
     def to(self, level: int, now: Instant) -> None:
@@ -44,36 +50,46 @@ class Gauge:
         self.since = now
 
 
+class Counts(NamedTuple):
+    asked: int
+    withdrawn: int
+    generated: int
+    discarded: int
+    lost: int
+    recoveries: tuple[int, ...]
+
+
 class Tally:
-    def __init__(self, start: Instant, keep_holds: bool) -> None:
-        self.start = start
-        self.frozen = False
-        self.running = Gauge(start)
-        self.tokens = Gauge(start)
+    def __init__(self, passing: str | None, keep_holds: bool) -> None:
+        self.carrier: type[Offer] | type[Commit] = Offer if passing == "direct" else Commit
+        self.resent = passing not in ("direct", "3-way")  # a lost COMMIT is said again
+        self.running = Gauge()
+        self.tokens = Gauge()
         self.alive: dict[int, Token] = {}  # live tokens by id
         self.generated = 0
         self.discarded = 0
         self.lost = 0
-        self.acquisitions = 0
+        self.asked_for = 0
         self.withdrawn = 0
         self.waits = array("Q")
         self.intervals = array("Q")
         self.recoveries: list[int] = []
-        self.bereft_since: Instant | None = None  # the last live token was lost then, and nobody was granted since
         self.holds: list[Hold] | None = [] if keep_holds else None
         self.demand = 0  # requests that wait or run
-        self._idle_since: Instant | None = start
-        self._idle_messages_before = 0
         self.idle_time = 0
         self.idle_messages = 0
+        self._idle_since: Instant = EPOCH
+        self._messages_then = 0
+        self._bereft_since: Instant | None = None  # the last live token was lost then, and nobody was granted since
+        self._last_commit: dict[int, tuple[NodeId, NodeId]] = {}
+        self._frozen = False
 
-    # --- requests and holds ---
+    # --- requests and runs of A --------------------------------------------------------------------------------------
 
     def asked(self, now: Instant, messages: int) -> None:
-        if not self.demand and self._idle_since is not None:
-            self.idle_time += now - self._idle_since
-            self.idle_messages += messages - self._idle_messages_before
-            self._idle_since = None
+        self.asked_for += 1
+        if not self.demand:
+            self._end_idling(now, messages)
         self.demand += 1
 
     def settled(self, now: Instant, messages: int) -> None:
@@ -81,39 +97,66 @@ class Tally:
         self.demand -= 1
         if not self.demand:
             self._idle_since = now
-            self._idle_messages_before = messages
+            self._messages_then = messages
 
-    def granted(self, asked: Instant, previous: Instant, now: Instant) -> None:
-        gauge = self.running
-        gauge.to(gauge.level + 1, now)
-        if self.bereft_since is not None:
-            self.recoveries.append(now - self.bereft_since)
-            self.bereft_since = None
-        if self.frozen:
+    def _end_idling(self, now: Instant, messages: int) -> None:
+        if not self._frozen:
+            self.idle_time += now - self._idle_since
+            self.idle_messages += messages - self._messages_then
+
+    def granted(self, node: SimNode, running: Running) -> None:
+        now = running.start
+        self.running.to(self.running.level + 1, now)
+        if self._bereft_since is not None:
+            self.recoveries.append(now - self._bereft_since)
+            self._bereft_since = None
+        if running.token is not None:
+            self._appeared(running.token, now)
+        if not self._frozen:
+            node.acquired += 1
+            self.waits.append(now - running.asked)
+            if node.last_start:
+                self.intervals.append(now - node.last_start)
+        node.last_start = now
+
+    def ended(self, running: Running, now: Instant, messages: int) -> None:
+        self.running.to(self.running.level - 1, now)
+        if self.holds is not None and not self._frozen:
+            asked, start = running.asked - EPOCH, running.start - EPOCH
+            self.holds.append(Hold(running.node, running.request, asked, start, now - EPOCH, running.token))
+        self.settled(now, messages)
+
+    # --- tokens ------------------------------------------------------------------------------------------------------
+
+    def noted(self, note: Note, now: Instant) -> None:
+        token = note.token
+        if token is None:
             return
-        self.acquisitions += 1
-        self.waits.append(now - asked)
-        if previous:
-            self.intervals.append(now - previous)
+        if note.kind is FactKind.GENERATED:
+            self.generated += 1
+            self._appeared(token, now)
+        elif note.kind is FactKind.DISCARDED:
+            self.discarded += 1
+            self._vanished(token.id, now)
+        elif note.kind is FactKind.TOKEN_LOST:
+            self.gone([token.id], now)
 
-    def ended(self, now: Instant) -> None:
-        gauge = self.running
-        gauge.to(gauge.level - 1, now)
+    def sent(self, message: Any, sender: NodeId, to: NodeId) -> None:
+        if type(message) is self.carrier:
+            self._last_commit[message.token.id] = (sender, to)
 
-    # --- tokens ---
+    def committed_by_or_to(self, node: NodeId) -> set[int]:
+        return {token_id for token_id, ends in self._last_commit.items() if node in ends}
 
-    def made(self, token: Token, now: Instant) -> None:
-        self.generated += 1
-        self.appeared(token, now)
+    def passed_by(self, token_id: int) -> NodeId | None:
+        """Who handed this token on last."""
+        ends = self._last_commit.get(token_id)
+        return ends[0] if ends else None
 
-    def appeared(self, token: Token, now: Instant) -> None:
-        if token.id not in self.alive:
-            self.alive[token.id] = token
-            self.tokens.to(len(self.alive), now)
-
-    def removed(self, token: Token, now: Instant) -> None:
-        self.discarded += 1
-        self._vanished(token.id, now)
+    def dropped(self, message: Any, now: Instant) -> None:
+        """With the message that has the right in it the token is gone, unless its sender will say it again."""
+        if not self.resent and type(message) is self.carrier:
+            self.gone([message.token.id], now)
 
     def gone(self, token_ids: Iterable[int], now: Instant) -> None:
         """Lost, not discarded on purpose."""
@@ -121,22 +164,30 @@ class Tally:
             if token_id in self.alive:
                 self.lost += 1
                 self._vanished(token_id, now)
-                if not self.alive and self.bereft_since is None:
-                    self.bereft_since = now
+                if not self.alive:
+                    self._bereft_since = now
+
+    def _appeared(self, token: Token, now: Instant) -> None:
+        if token.id not in self.alive:
+            self.alive[token.id] = token
+            self.tokens.to(len(self.alive), now)
+            if self._last_commit and len(self._last_commit) > 4096:
+                self._last_commit = {key: ends for key, ends in self._last_commit.items() if key in self.alive}
 
     def _vanished(self, token_id: int, now: Instant) -> None:
         if self.alive.pop(token_id, None) is not None:
             self.tokens.to(len(self.alive), now)
 
-    # --- the end of the measured phase ---
+    # --- the end of the measured phase -------------------------------------------------------------------------------
 
     def freeze(self, now: Instant, messages: int) -> None:
         self.running.to(self.running.level, now)
         self.tokens.to(self.tokens.level, now)
-        if self._idle_since is not None:
-            self.idle_time += now - self._idle_since
-            self.idle_messages += messages - self._idle_messages_before
+        if not self.demand:
+            self._end_idling(now, messages)
         self.concurrency = dict(sorted(self.running.spent.items()))
         self.time_with = dict(sorted(self.tokens.spent.items()))
-        self.counts = (self.generated, self.discarded, self.lost)
-        self.frozen = True
+        self.counts = Counts(
+            self.asked_for, self.withdrawn, self.generated, self.discarded, self.lost, tuple(self.recoveries)
+        )
+        self._frozen = True

@@ -2,19 +2,22 @@
 
 A fault that a machine could not tell from another run of events is not simulated twice: a crash is silence, a pause
 is a queue, a cut is loss. Every disturbance is told to the laws, so that they know what may be excused by it.
+All of it ends with the rough phase: `heal` leaves a network that only takes its time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from softmutex.core.events import SECOND, NodeId
-from softmutex.core.messages import Ask, Commit, Done, Offer, Void
-from softmutex.sim.faults import Fault, TokenLoss
+from softmutex.core.chance import exponential
+from softmutex.core.events import SECOND, Duration, NodeId
+from softmutex.core.messages import KINDS, Ask, Commit, Done, Offer, Void
+from softmutex.sim.faults import Churn, Clocks, Clog, Fault, Kill, Partition, Pause, Replay, TokenLoss
 
 if TYPE_CHECKING:
-    from softmutex.sim.world import SimNode, World
+    from softmutex.sim.node import SimNode
+    from softmutex.sim.world import World
 
 AFTER_COMMIT = (Commit, Done, Ask, Void)
 
@@ -24,41 +27,256 @@ def start(world: World) -> None:
         _START[type(fault)](world, fault)
 
 
-# --- token losses ----------------------------------------------------------------------------------------------------
+def heal(world: World) -> None:
+    """No more faults, no more demand, and everybody hears everybody."""
+    world.rough = False
+    world.laws.healed(world.now)
+    world.network.heal()
+    for node in list(world.nodes.values()):
+        world.group.resume(node)
+    world.group.make_views_agree()
 
 
-def _token_loss(world: World, fault: TokenLoss) -> None:
-    every = round(fault.every_s * SECOND)
-    world.after(every, _doom, world, Doom(world), every)
+def victims(world: World, target: str) -> list[SimNode]:
+    """Whom it hits; nobody when there is no such node just now."""
+    nodes = world.nodes
+    if target in ("holder", "passer", "both"):
+        running = world.running[0] if world.running else None
+        holder = running.node if running else _keeper(world)
+        token = running.token if running else None
+        if token is None and holder:
+            token = next(iter(nodes[holder].machine.view().tokens), None)
+        passer = world.tally.passed_by(token.id) if token else None
+        wanted = {"holder": [holder], "passer": [passer], "both": [holder, passer]}[target]
+        found = [nodes[node_id] for node_id in dict.fromkeys(wanted) if node_id in nodes]
+        return found if len(found) == len(wanted) else []
+    pool = [
+        node
+        for node in nodes.values()
+        if target == "random" or (bool(node.pending) == (target == "waiter") and not node.holds)
+    ]
+    return [pool[int(world.chance() * len(pool))]] if pool else []
 
 
-def _doom(world: World, doom: Doom, every: int) -> None:
-    if not world.asking:
-        return
-    doom.next_one = True
-    world.network.intercept(doom)
-    world.after(every, _doom, world, doom, every)
+def _keeper(world: World) -> NodeId | None:
+    return next((node.id for node in world.nodes.values() if node.machine.view().tokens), None)
+
+
+class Repeating:
+    """Does something each `every_s`; where there is nobody to do it to, it looks again a little later."""
+
+    def __init__(self, world: World, every_s: float, times: int | None, act: Callable[[], bool]) -> None:
+        self._world = world
+        self._every = round(every_s * SECOND)
+        self._left = times
+        self._act = act
+        world.after(self._every, self._happen)
+
+    def _happen(self) -> None:
+        if not self._world.rough or self._left == 0:
+            return
+        if self._act():
+            self._left = None if self._left is None else self._left - 1
+            self._world.after(self._every, self._happen)
+        else:
+            self._world.after(max(1, self._every // 50), self._happen)
+
+
+# --- what happens to a token -----------------------------------------------------------------------------------------
 
 
 class Doom:
     """Swallows the message with the right in it, and all later ones of that hand-over, so that nobody can repair it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, fault: TokenLoss) -> None:
         self._world = world
-        self.next_one = False
+        self._armed = False
         self._nonce = -1
+        Repeating(world, fault.every_s, None, self._arm)
+
+    def _arm(self) -> bool:
+        self._armed = True
+        self._world.network.intercept(self)
+        return True
 
     def __call__(self, sender: SimNode, to: NodeId, message: Any) -> bool:
-        world = self._world
-        if self.next_one and isinstance(message, (Commit, Offer)) and type(message) is world.carrier:
-            self.next_one = False
+        world, tally = self._world, self._world.tally
+        if self._armed and isinstance(message, (Offer, Commit)) and type(message) is tally.carrier:
+            self._armed = False
             self._nonce = message.nonce
             world.laws.disturbed(world.now, "token loss")
-            world.tally.gone([message.token.id], world.now)
-            if not world.commits_resent:
+            tally.gone([message.token.id], world.now)
+            if not tally.resent:
                 world.network.release(self)
             return True
-        return type(message) in AFTER_COMMIT and bool(message.nonce == self._nonce)
+        return isinstance(message, AFTER_COMMIT) and message.nonce == self._nonce
 
 
-_START: dict[type[Fault], Callable[..., None]] = {TokenLoss: _token_loss}
+# --- what happens to a process ---------------------------------------------------------------------------------------
+
+
+def _kill(world: World, fault: Kill) -> None:
+    def strike(nodes: Sequence[SimNode]) -> bool:
+        nodes = [node for node in nodes if node.id in world.nodes]
+        if not nodes or len(world.nodes) - len(nodes) < 2:
+            return False
+        for node in nodes:
+            world.group.kill(node)
+            if fault.restart_s is not None:
+                world.after(round(fault.restart_s * SECOND), world.group.join)
+        return True
+
+    def wait_for_message() -> bool:
+        world.network.intercept(trap)
+        return True
+
+    def trap(sender: SimNode, to: NodeId, message: Any) -> bool:
+        if type(message) is awaited:
+            world.network.release(trap)
+            world.after(0, strike, [sender])  # the message itself gets out
+        return False
+
+    awaited = next((kind for name, kind in KINDS.values() if name == fault.at_message), None)
+    act = wait_for_message if fault.at_message else lambda: strike(victims(world, fault.target))
+    Repeating(world, fault.every_s, fault.times, act)
+
+
+def _pause(world: World, fault: Pause) -> None:
+    def act() -> bool:
+        nodes = [node for node in victims(world, fault.target) if node.awake]
+        for node in nodes:
+            world.group.pause(node)
+            world.after(round(fault.length_s * SECOND), world.group.resume, node)
+        return bool(nodes)
+
+    Repeating(world, fault.every_s, fault.times, act)
+
+
+def _churn(world: World, fault: Churn) -> None:
+    gap = max(1, round(60 * SECOND / (fault.rate * world.scenario.nodes)))
+
+    def one_goes_one_comes() -> None:
+        if not world.rough:
+            return
+        staying = [node for node in world.nodes.values() if not node.leaving and node.awake]
+        if len(staying) > 2:
+            world.group.leave(staying[int(world.chance() * len(staying))])
+            world.group.join()
+        world.after(exponential(world.rng, gap), one_goes_one_comes)
+
+    world.after(exponential(world.rng, gap), one_goes_one_comes)
+
+
+def _clocks(world: World, fault: Clocks) -> None:
+    stride = max(1, round(1 / fault.share))
+    for node in list(world.nodes.values()):
+        if node.id % stride == 0:
+            offset = round((2 * world.chance() - 1) * fault.offset_s * SECOND)
+            world.group.set_clock(node, offset, fault.rate)
+    if fault.rate != 1.0:
+        world.laws.always_disturbed()
+    if fault.jump_s:
+        world.after(round(fault.at_s * SECOND), _jump, world, stride, round(fault.jump_s * SECOND), fault.rate)
+
+
+def _jump(world: World, stride: int, by: Duration, rate: float) -> None:
+    world.laws.disturbed(world.now, "clock jump")
+    for node in list(world.nodes.values()):
+        if node.id % stride == 0:
+            shown = world.now if node.clock is None else node.clock.shows(world.now)
+            world.group.set_clock(node, shown + by - world.now, rate)
+
+
+# --- what happens to the network -------------------------------------------------------------------------------------
+
+
+def _partition(world: World, fault: Partition) -> None:
+    for turn in range(fault.times):
+        start = round((fault.start_s + turn * fault.every_s) * SECOND)
+        world.after(start, _divide, world, fault)
+
+
+def _divide(world: World, fault: Partition) -> None:
+    if not world.rough:
+        return
+    side = _choose_side(world, fault)
+
+    def cut(sender: NodeId, to: NodeId) -> bool:
+        if fault.one_way:
+            return to in side and sender not in side
+        return (to in side) != (sender in side)
+
+    def see() -> None:
+        if cut in world.network.cuts:
+            _look(world, side, apart=True)
+
+    def mend() -> None:
+        world.network.mend(cut)
+        world.laws.disturbed(world.now, "partition heals")
+        if fault.seen_after_s is not None:
+            _look(world, side, apart=False)
+
+    world.laws.disturbed(world.now, "partition")
+    world.network.cut(cut)
+    length = fault.end_s - fault.start_s
+    world.after(round(length * SECOND), mend)
+    if fault.seen_after_s is not None and fault.seen_after_s < length:
+        world.after(round(fault.seen_after_s * SECOND), see)
+
+
+def _choose_side(world: World, fault: Partition) -> frozenset[NodeId]:
+    pool = list(world.nodes)
+    size = min(len(pool) - 1, max(1, round(fault.share * len(pool))))
+    side = [] if fault.target == "random" else [node.id for node in victims(world, fault.target)]
+    while len(side) < size:
+        chosen = pool[int(world.chance() * len(pool))]
+        if chosen not in side:
+            side.append(chosen)
+    return frozenset(side)
+
+
+def _look(world: World, side: frozenset[NodeId], apart: bool) -> None:
+    """The membership of each side drops the other one, or takes it back."""
+    here = tuple(sorted(side & world.nodes.keys()))
+    there = tuple(node_id for node_id in world.nodes if node_id not in side)
+    for mine, others in ((here, there), (there, here)):
+        for node_id in mine:
+            joined, left = ((), others) if apart else (others, ())
+            world.group.tell_one(node_id, joined, left)
+
+
+def _clog(world: World, fault: Clog) -> None:
+    every = round(fault.every_s * SECOND)
+
+    def next_one(turn: int) -> None:
+        world.network.slow.clear()
+        if world.rough:
+            living = world.group.living
+            world.network.slow_down(living[turn % len(living)], round(fault.delay_s * SECOND))
+            world.laws.disturbed(world.now, "clogged links")
+            world.after(every, next_one, turn + 1)
+
+    world.after(every, next_one, 0)
+
+
+def _replay(world: World, fault: Replay) -> None:
+    within = round(fault.within_s * SECOND)
+
+    def keep(sender: SimNode, to: NodeId, message: Any) -> bool:
+        if world.chance() < fault.share:
+            world.after(1 + int(world.chance() * within), world.deliver, sender.id, to, message)
+        return False
+
+    world.network.intercept(keep)
+
+
+_START: dict[type[Fault], Callable[..., object]] = {
+    TokenLoss: Doom,
+    Kill: _kill,
+    Pause: _pause,
+    Partition: _partition,
+    Clog: _clog,
+    Replay: _replay,
+    Churn: _churn,
+    Clocks: _clocks,
+}

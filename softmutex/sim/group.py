@@ -1,0 +1,217 @@
+"""Who is there, and who knows it: joins, leaves, kills, pauses, wrong clocks, and the membership's news of them.
+
+A membership is no failure detector: it tells of a death `detection_s` later, of a leave and a join one message delay
+later. Either all share one view, which keeps memory small, or each node has its own and hears of changes at its own
+moment (`Scenario.own_views`), so that for a while nodes disagree on who is there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from softmutex.core.events import (
+    SECOND,
+    Duration,
+    Event,
+    Leaving,
+    MembersChanged,
+    NodeId,
+    Received,
+    Started,
+    Token,
+    Withdrawn,
+)
+from softmutex.core.machine import Algorithm, Rng, Setup
+from softmutex.sim import demand
+from softmutex.sim.node import NEVER, Clock, SimNode
+
+if TYPE_CHECKING:
+    from softmutex.sim.world import World
+
+BACKLOG = 256  # datagrams that a kernel keeps for a process that does not read them
+LEAVE_PATIENCE_S = 60.0  # a node that was told to leave is switched off after so long, and A
+
+
+class Group:
+    def __init__(
+        self, world: World, make: Callable[[Setup], Algorithm], machine_rng: Rng, options: dict[str, Any]
+    ) -> None:
+        self.nodes: dict[NodeId, SimNode] = {}
+        self.living: list[NodeId] = []
+        self.forced_leaves = 0
+        self._world = world
+        self._scenario = world.scenario
+        self._make = make
+        self._rng = machine_rng
+        self._timing = world.scenario.timing()
+        self._options = options
+        self._shared: list[NodeId] = []
+        self._last_id = 0
+
+    def populate(self) -> None:
+        scenario = self._scenario
+        self._last_id = scenario.nodes
+        self.living = list(range(1, scenario.nodes + 1))
+        self._shared.extend(self.living)
+        for node_id in self.living:
+            self._add(node_id)
+        for node_id in self.living:
+            started = Started(founder=node_id <= scenario.founders)
+            self._world.at_once(self.nodes[node_id], started)
+
+    def _add(self, node_id: NodeId) -> SimNode:
+        members = list(self.living) if self._scenario.own_views else self._shared
+        setup = Setup(node_id, members, self._rng, self._timing, self._options)
+        node = self.nodes[node_id] = SimNode(node_id, self._make(setup), members)
+        return node
+
+    # --- comings and goings ------------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """A newcomer, with an id that nobody had before (N1)."""
+        self._last_id = node_id = self._last_id + 1
+        self.living.append(node_id)
+        if not self._scenario.own_views:
+            self._shared.append(node_id)
+        node = self._add(node_id)
+        self._world.at_once(node, Started(founder=False))
+        self._tell(joined=(node_id,), left=(), within_s=2 * self._scenario.delay_s)
+        demand.newcomer(self._world, node)
+
+    def leave(self, node: SimNode) -> None:
+        """In good order: what waits is withdrawn, what runs may end, and the machine hands over what it has."""
+        node.leaving = True
+        for request in node.pending:
+            self._world.at_once(node, Withdrawn(request))
+        self._world.at_once(node, Leaving())
+        self._world.after(round((LEAVE_PATIENCE_S + self._scenario.op_s) * SECOND), self._switch_off, node)
+
+    def departed(self, node: SimNode) -> None:
+        if not node.leaving:
+            self._world.laws.illegal(self._world.now, node.id, "departed without having been told to leave")
+        self._remove(node, seen_after_s=2 * self._scenario.delay_s)
+
+    def kill(self, node: SimNode) -> None:
+        """SIGKILL: nothing is said, and the others find out."""
+        self._world.laws.disturbed(self._world.now, "kill")
+        self._remove(node, seen_after_s=self._scenario.detection_s)
+
+    def _switch_off(self, node: SimNode) -> None:
+        if node.id in self.nodes:
+            self.forced_leaves += 1
+            self.kill(node)
+
+    def _remove(self, node: SimNode, seen_after_s: float) -> None:
+        if node.id not in self.nodes:
+            return
+        world, tally = self._world, self._world.tally
+        mine = {token.id for token in node.machine.view().tokens} | tally.committed_by_or_to(node.id)
+        del self.nodes[node.id]
+        self.living.remove(node.id)
+        node.awake, node.backlog = False, None
+        for running in node.holds.values():
+            world.running.remove(running)
+            tally.ended(running, world.now, world.messages)
+        for _ in node.pending:
+            tally.settled(world.now, world.messages)
+        if mine:
+            tally.gone(sorted(mine - self.tokens_in_reach().keys()), world.now)
+        world.after(round(seen_after_s * SECOND), self._tell, (), (node.id,), seen_after_s)
+
+    def tokens_in_reach(self) -> dict[int, Token]:
+        """Every token that a live node may use, or that a message brings to one. Costs a look at everything."""
+        found = {token.id: token for node in self.nodes.values() for token in node.machine.view().tokens}
+        coming = self._world.on_the_way()
+        for node in self.nodes.values():
+            coming += [(node, event) for event in node.backlog or ()]
+        carrier = self._world.tally.carrier
+        for node, event in coming:
+            if type(event) is Received and isinstance(event.message, carrier) and node.id in self.nodes:
+                found.setdefault(event.message.token.id, event.message.token)
+        return found
+
+    # --- pauses ------------------------------------------------------------------------------------------------------
+
+    def pause(self, node: SimNode) -> None:
+        """SIGSTOP: the whole process, A included."""
+        if node.awake:
+            self._world.laws.disturbed(self._world.now, "pause")
+            node.awake = False
+            node.backlog = []
+
+    def resume(self, node: SimNode) -> None:
+        """SIGCONT: the messages that the kernel kept, and the timers that are overdue, in either order."""
+        backlog, node.backlog = node.backlog, None
+        if backlog is None:
+            return
+        node.awake = True
+        messages: list[Event] = [event for event in backlog if type(event) is Received]
+        others = [event for event in backlog if type(event) is not Received]
+        for event in messages + others if self._world.chance() < 0.5 else others + messages:
+            self._world.at_once(node, event)
+
+    def set_aside(self, node: SimNode, event: Event) -> None:
+        """For a node that is paused, or gone."""
+        if node.backlog is not None:
+            is_datagram = type(event) is Received
+            if not is_datagram or sum(type(other) is Received for other in node.backlog) < BACKLOG:
+                node.backlog.append(event)
+                return
+        if type(event) is Received:
+            self._world.tally.dropped(event.message, self._world.now)
+
+    # --- clocks ------------------------------------------------------------------------------------------------------
+
+    def set_clock(self, node: SimNode, offset: Duration, rate: float) -> None:
+        """From now on. Timers keep the moment that the machine asked for, as its clock shows it."""
+        old = node.clock
+        node.clock = new = Clock(offset, rate, self._world.now)
+        for timer in node.timers.values():
+            if timer.due != NEVER:
+                shown = timer.due if old is None else old.shows(timer.due)
+                self._world.move_timer(node, timer, max(self._world.now, new.when(shown)))
+
+    # --- the membership's news ---------------------------------------------------------------------------------------
+
+    def _tell(self, joined: tuple[NodeId, ...], left: tuple[NodeId, ...], within_s: float) -> None:
+        if not self._scenario.own_views:
+            for node_id in left:
+                _discard(self._shared, node_id)
+            for node_id in self.living:
+                if node_id not in joined:
+                    self._world.at_once(self.nodes[node_id], MembersChanged(joined, left))
+            return
+        for node_id in self.living:
+            if node_id not in joined:
+                lag = int(self._world.chance() * within_s * SECOND)
+                self._world.after(lag, self.tell_one, node_id, joined, left)
+
+    def tell_one(self, node_id: NodeId, joined: tuple[NodeId, ...], left: tuple[NodeId, ...]) -> None:
+        """One node's own view changes, and nobody else's."""
+        node = self.nodes.get(node_id)
+        if node is None:
+            return
+        joined = tuple(other for other in joined if other not in node.members and other in self.nodes)
+        left = tuple(other for other in left if other in node.members)
+        for other in left:
+            _discard(node.members, other)
+        for other in joined:
+            insort(node.members, other)
+        if joined or left:
+            self._world.at_once(node, MembersChanged(joined, left))
+
+    def make_views_agree(self) -> None:
+        """Whatever was told to some only, or not yet, is known to all."""
+        if self._scenario.own_views:
+            everybody = tuple(self.living)
+            for node in list(self.nodes.values()):
+                gone = tuple(other for other in node.members if other not in self.nodes)
+                self.tell_one(node.id, everybody, gone)
+
+
+def _discard(members: list[NodeId], node_id: NodeId) -> None:
+    at = bisect_left(members, node_id)
+    if at < len(members) and members[at] == node_id:
+        del members[at]

@@ -1,0 +1,92 @@
+"""What the world keeps of one node: its machine, its clock, its timers, its requests. No behaviour worth the name.
+
+A hundred thousand of these must fit, so they have slots, share what they can, and timers come into being when set.
+"""
+
+from __future__ import annotations
+
+from softmutex.core.events import Duration, Event, Fired, Grant, Instant, NodeId, RequestId, TimerName
+from softmutex.core.machine import Algorithm
+from softmutex.sim import trace
+
+NEVER: Instant = -1
+
+
+class Timer:
+    """`due` is what the machine asked for, `queued` when its one live entry in the heap comes up (world.py W2)."""
+
+    __slots__ = ("code", "due", "fired", "queued")
+
+    def __init__(self, name: TimerName) -> None:
+        self.fired = Fired(name)
+        self.code = trace.code_of(name)
+        self.due = NEVER
+        self.queued = NEVER
+
+
+class Clock:
+    """What one node's clock shows, where it is not the world's: off, at another rate, or jumping ahead."""
+
+    __slots__ = ("offset", "per_mille", "since")
+
+    def __init__(self, offset: Duration, rate: float, since: Instant) -> None:
+        self.offset = offset
+        self.per_mille = round(rate * 1000)
+        self.since = since
+
+    def shows(self, now: Instant) -> Instant:
+        return self.since + self.offset + (now - self.since) * self.per_mille // 1000
+
+    def when(self, shown: Instant) -> Instant:
+        """The first moment at which it shows that."""
+        return self.since - (self.since + self.offset - shown) * 1000 // self.per_mille
+
+
+class Running:
+    """A run of A that has not ended yet."""
+
+    __slots__ = ("asked", "node", "overlapped", "request", "start", "token", "told")
+
+    def __init__(self, node: NodeId, asked: Instant, start: Instant, grant: Grant) -> None:
+        self.node = node
+        self.request = grant.request
+        self.asked = asked
+        self.start = start
+        self.token = grant.token
+        self.told = not grant.alone
+        self.overlapped = False
+
+
+class SimNode:
+    """`awake` is False while it is paused (then `backlog` fills) and for ever once it is gone."""
+
+    __slots__ = (
+        "acquired",
+        "awake",
+        "backlog",
+        "clock",
+        "holds",
+        "id",
+        "last_request",
+        "last_start",
+        "leaving",
+        "machine",
+        "members",
+        "pending",
+        "timers",
+    )
+
+    def __init__(self, node_id: NodeId, machine: Algorithm, members: list[NodeId]) -> None:
+        self.id = node_id
+        self.machine = machine
+        self.members = members
+        self.awake = True
+        self.leaving = False
+        self.backlog: list[Event] | None = None
+        self.clock: Clock | None = None
+        self.timers: dict[TimerName, Timer] = {}
+        self.pending: dict[RequestId, Instant] = {}
+        self.holds: dict[RequestId, Running] = {}
+        self.last_request: RequestId = 0
+        self.last_start: Instant = 0
+        self.acquired = 0
