@@ -18,7 +18,7 @@ to mutation testing and to the fuzzer, which has to see a branch to look for the
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from itertools import groupby
 from operator import call
@@ -38,14 +38,16 @@ BOUND_LARGEST = 1400  # no bound makes sense beyond a whole frame
 MISFITS = (TypeError, ValueError, LookupError, AttributeError, OverflowError, struct.error)
 
 
+Parts: TypeAlias = "Sequence[tuple[str, WireType, Any]]"  # where in the value, what should be there, what is there
+
+
 class WireType(NamedTuple):
     write: Write
     read: Read
     largest: int
     means: str  # ends the sentence "5 is not ..."
     layout: str = ""  # of a number of fixed size, as `struct` calls it
-    fields: tuple[tuple[str, WireType], ...] = ()  # of a record
-    item: WireType | None = None  # of a tuple or an optional
+    parts: Callable[[Any], Parts] = lambda _: ()  # of a value made of others
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
@@ -194,8 +196,11 @@ def _many(item: WireType, most: int) -> WireType:
             raise BadFrame(f"[{len(items)}]{error}") from None
         return tuple(items), at
 
+    def parts(items: Any) -> Parts:
+        return [(f"[{index}]", item, value) for index, value in enumerate(items)] if isinstance(items, tuple) else []
+
     largest = len(lengths[-1]) + most * item.largest
-    return WireType(write, read, largest, f"a tuple of at most {most}", item=item)
+    return WireType(write, read, largest, f"a tuple of at most {most}", parts=parts)
 
 
 def _optional(item: WireType) -> WireType:
@@ -206,7 +211,7 @@ def _optional(item: WireType) -> WireType:
         there, at = FLAG.read(data, at)
         return item.read(data, at) if there else (None, at)
 
-    return WireType(write, read, 1 + item.largest, f"None or {item.means}", item=item)
+    return WireType(write, read, 1 + item.largest, f"None or {item.means}", parts=item.parts)
 
 
 def record(cls: type[Any]) -> WireType:
@@ -214,8 +219,8 @@ def record(cls: type[Any]) -> WireType:
     hints = get_type_hints(cls, include_extras=True)
     names: tuple[str, ...] = cls._fields
     fields = tuple((name, wire_type_of(hints[name], f"{cls.__name__}.{name}")) for name in names)
-    writers = [wire_type.write for _, wire_type in fields]
-    steps = _steps([wire_type for _, wire_type in fields])
+    writers = [field.write for _, field in fields]
+    steps = _steps([field for _, field in fields])
     new = tuple.__new__  # twice as quick as the class's own, which would only unpack and pack again
 
     def write(value: Any) -> bytes:
@@ -239,7 +244,12 @@ def record(cls: type[Any]) -> WireType:
             raise BadFrame(f".{names[len(values)]} is cut off") from None
         return new(cls, values), at
 
-    return WireType(write, read, sum(wire_type.largest for _, wire_type in fields), f"a {cls.__name__}", fields=fields)
+    def parts(value: Any) -> Parts:
+        if type(value) is not cls:
+            return []
+        return [(f".{name}", field, part) for (name, field), part in zip(fields, value, strict=True)]
+
+    return WireType(write, read, sum(field.largest for _, field in fields), f"a {cls.__name__}", parts=parts)
 
 
 def _steps(fields: list[WireType]) -> list[tuple[int, Callable[[bytes, int], Any]]]:
@@ -292,16 +302,9 @@ def _bounded(base: Any, mark: str, where: str) -> WireType:
 
 def explain(wire_type: WireType, value: Any, path: str) -> str:
     """Which part of `value` could not be written, and what would have been right. Only for what `write` refused."""
-    parts: list[tuple[WireType, Any, str]] = []
-    if wire_type.fields and isinstance(value, tuple):
-        parts = [(field, part, f"{path}.{name}") for (name, field), part in zip(wire_type.fields, value, strict=False)]
-    elif wire_type.item and isinstance(value, tuple):
-        parts = [(wire_type.item, part, f"{path}[{index}]") for index, part in enumerate(value)]
-    elif wire_type.item and value is not None:
-        parts = [(wire_type.item, value, path)]
-    for part_type, part, part_path in parts:
+    for where, part_type, part in wire_type.parts(value):
         try:
             part_type.write(part)
         except MISFITS:
-            return explain(part_type, part, part_path)
+            return explain(part_type, part, path + where)
     return f"{path} = {value!r:.80} is not {wire_type.means}."

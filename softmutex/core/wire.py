@@ -218,5 +218,5 @@ def read_body(sender: NodeId, data: bytes, at: int = 0) -> Frame:
     except BadFrame as error:
         raise BadFrame(f"{kind.name}{error}") from None
     if end < len(data):
-        raise BadFrame(f"{kind.name} has {len(data) - end} bytes too many")
+        raise BadFrame(f"{kind.name} ends after {end} of {len(data)} bytes")
     return tuple.__new__(Frame, (sender, receiver, mutex, message))

@@ -1,0 +1,110 @@
+"""Declarations become codecs, and a declaration that cannot is refused with what to write instead."""
+
+from enum import IntEnum
+from typing import Annotated, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from softmutex.core.codec import read_varint, record, wire_type_of
+from softmutex.core.errors import BadFrame
+from softmutex.core.events import Count, NodeId
+
+
+class Colour(IntEnum):
+    RED = 0
+    BLUE = 200
+
+
+class Everything(NamedTuple):
+    """Shapes that no message has yet: an optional text, a tuple of optionals, bounds over one byte of length."""
+
+    colours: Annotated[tuple[Colour, ...], "<=200"]
+    remark: Annotated[str, "<=300"] | None
+    pairs: "Annotated[tuple[Pair | None, ...], '<=3']"
+    blobs: Annotated[tuple[Annotated[bytes, "<=2"], ...], "<=2"]
+
+
+class Pair(NamedTuple):
+    left: NodeId
+    right: Count
+
+
+everything = st.tuples(
+    st.lists(st.sampled_from(Colour), max_size=200).map(tuple),
+    st.none() | st.text(st.characters(codec="utf-8"), max_size=75),
+    st.lists(st.none() | st.tuples(st.integers(0, 9), st.integers(0, 2**64 - 1)).map(Pair._make), max_size=3).map(
+        tuple
+    ),
+    st.lists(st.binary(max_size=2), max_size=2).map(tuple),
+).map(Everything._make)
+
+
+@given(everything)
+def test_any_nesting_of_what_is_allowed_is_read_as_it_was_written(value: Everything):
+    wire_type = record(Everything)
+    written = wire_type.write(value)
+    assert wire_type.read(b"--" + written + b"--", 2) == (value, 2 + len(written))
+    assert len(written) <= wire_type.largest
+
+
+def test_largest_is_reached():
+    wire_type = record(Everything)
+    fullest = Everything((Colour.BLUE,) * 200, "x" * 300, (Pair(1, 2**64 - 1),) * 3, (b"xx",) * 2)
+    assert len(wire_type.write(fullest)) == wire_type.largest
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_a_varint_has_seven_bits_a_byte_and_is_never_longer_than_needed(value: int):
+    written = wire_type_of(Count).write(value)
+    assert len(written) == max(1, -(-value.bit_length() // 7))
+    assert read_varint(written, 0) == (value, len(written))
+
+
+@given(st.binary(min_size=1, max_size=12))
+def test_a_varint_has_one_spelling(data: bytes):
+    try:
+        value, end = read_varint(data, 0)
+    except (BadFrame, IndexError):
+        return
+    assert wire_type_of(Count).write(value) == data[:end]
+
+
+class TooManyColours(IntEnum):
+    ULTRAVIOLET = 256
+
+
+class Plain(NamedTuple):
+    number: int
+
+
+class Unbounded(NamedTuple):
+    numbers: tuple[int, ...]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "told"),
+    [
+        (int, "this is declared as <class 'int'>, which has no wire type. See the top of core/messages.py."),
+        (bytes, "no wire type"),
+        (dict[str, int], "no wire type"),
+        (Count | NodeId | None, "no wire type"),
+        (Plain, "Plain.number is declared as <class 'int'>"),
+        (Unbounded, "Unbounded.numbers is declared as tuple"),
+        (Annotated[int, "u32"], "this is marked 'u32'. Give a bound such as \"<=32\", 1400 at most."),
+        (Annotated[bytes, "64"], "marked '64'"),
+        (Annotated[bytes, "<=many"], "marked '<=many'"),
+        (Annotated[bytes, "<=0"], "marked '<=0'"),
+        (Annotated[bytes, "<=1401"], "1400 at most"),
+        (Annotated[int, "<=9"], "a bounded <class 'int'>"),
+        (Annotated[tuple[Count, Count], "<=2"], "a bounded tuple"),
+        (Annotated[tuple[int, ...], "<=2"], "declared as <class 'int'>"),
+        (TooManyColours, "TooManyColours goes as one byte"),
+    ],
+    ids=str,
+)
+def test_a_declaration_without_a_wire_type_is_refused_with_what_to_write(annotation: object, told: str):
+    with pytest.raises(TypeError) as error:
+        wire_type_of(annotation)
+    assert told in str(error.value)

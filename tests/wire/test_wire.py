@@ -1,0 +1,203 @@
+"""Frames: whole (W1 total), in one spelling (W2 canonical), of bounded size (W3), and with nothing behind them (W4)."""
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from softmutex.core import wire
+from softmutex.core.errors import BadFrame, SoftMutexError
+from softmutex.core.events import SECOND, Token
+from softmutex.core.messages import KINDS, Commit, Done, Message, Offer, Withdraw
+from softmutex.core.wire import HEADER_SIZE, MAX_FRAME, TAG_SIZE, Frame, OtherVersion, UnfitForWire, decode, encode
+from tests.wire.shapes import CLASSES, MOST, example_frame, frames, wrong_values
+
+every_message = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+
+
+def check_totality(data: bytes) -> Frame | BadFrame:
+    """W1 and W2 for these bytes, whatever they are."""
+    try:
+        frame = decode(data)
+    except BadFrame as error:
+        return error
+    assert encode(frame) == data
+    assert decode(encode(frame)) == frame
+    return frame
+
+
+# --- what is written can be read -------------------------------------------------------------------------------------
+
+
+@every_message
+@given(data=st.data())
+def test_what_is_written_is_what_is_read(cls: type, data: st.DataObject):
+    frame = data.draw(frames(cls))
+    written = encode(frame)
+    read = decode(written)
+    assert read == frame
+    assert type(read) is Frame
+    assert type(read.message) is cls
+    assert encode(read) == written
+
+
+@every_message
+def test_the_same_bytes_in_another_container_are_the_same_frame(cls: type):
+    written = encode(example_frame(cls, "typical"))
+    for container in (bytearray(written), memoryview(written), memoryview(bytearray(b"-" + written + b"-"))[1:-1]):
+        assert decode(container) == decode(written)
+
+
+def test_parts_that_look_alike_keep_their_types():
+    token = decode(encode(example_frame(Offer, "typical"))).message.token
+    assert type(token) is Token
+    assert type(token.queue[0]).__name__ == "Ticket"
+    assert token.more is True
+
+
+# --- any bytes give a frame or BadFrame ------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=1500))
+def test_any_bytes_give_a_frame_or_bad_frame(data: bytes):
+    check_totality(data)
+
+
+@given(st.sampled_from(sorted(KINDS)), st.binary(max_size=200))
+def test_any_fields_give_a_frame_or_bad_frame(kind: int, fields: bytes):
+    check_totality(encode(Frame(1, 2, "m", Withdraw(0)))[: HEADER_SIZE + 10] + bytes([kind]) + fields)
+
+
+@given(frames(), st.data())
+def test_a_damaged_frame_gives_a_frame_or_bad_frame(frame: Frame, data: st.DataObject):
+    damaged = bytearray(encode(frame))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        length = data.draw(st.integers(0, 9))
+        damaged[at : at + length] = data.draw(st.binary(max_size=9))
+        if not damaged:
+            break
+    check_totality(bytes(damaged))
+
+
+@given(frames())
+def test_a_frame_that_is_cut_short_anywhere_is_refused(frame: Frame):
+    written = encode(frame)
+    for end in range(len(written)):
+        with pytest.raises(BadFrame):
+            decode(written[:end])
+
+
+@given(frames(), st.binary(min_size=1, max_size=20))
+def test_a_frame_that_goes_on_after_its_end_is_refused(frame: Frame, more: bytes):
+    with pytest.raises(BadFrame, match=r"ends after|bytes, where"):
+        decode(encode(frame) + more)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, MAX_FRAME + 1, 65_507])
+@pytest.mark.parametrize("container", [bytes, bytearray, memoryview])
+def test_datagrams_of_absurd_size_are_refused(size: int, container: type):
+    written = encode(example_frame(Offer, "typical"))
+    with pytest.raises(BadFrame):
+        decode(container((written + bytes(65_507))[:size]))
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_another_version_can_be_told_from_garbage(version: int):
+    written = bytearray(encode(example_frame(Offer, "typical")))
+    written[2] = version
+    for data in (written, written[:3], written + bytes(2000)):
+        with pytest.raises(OtherVersion, match=rf"version {version} .* speaks 1") as told:
+            decode(data)
+        assert told.value.version == version
+
+
+def test_a_sealed_frame_is_not_taken_for_an_unsealed_one():
+    written = bytearray(encode(example_frame(Done, "typical")))
+    written[3] = 7
+    with pytest.raises(BadFrame, match="sealed with key 7"):
+        decode(written)
+
+
+# --- what does not fit is not written --------------------------------------------------------------------------------
+
+
+@every_message
+def test_a_value_that_does_not_fit_is_named_with_what_would(cls: type):
+    name = next(name for name, known in KINDS.values() if known is cls)
+    for path, wrong in wrong_values(cls, name):
+        if type(wrong) is cls:
+            with pytest.raises(UnfitForWire) as told:
+                encode(Frame(1, 2, "m", wrong))
+            assert str(told.value).startswith(f"{path} = ")
+            assert " is not " in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("frame", "told"),
+    [
+        (Frame(0, 2, "m", Withdraw(0)), "sender 0"),
+        (Frame(MOST + 1, 2, "m", Withdraw(0)), f"sender {MOST + 1}"),
+        (Frame(1, -1, "m", Withdraw(0)), "to -1"),
+        (Frame(1, 2, "é" * 33, Withdraw(0)), "at most 64 bytes"),
+        (Frame(1, 2, "m" * 256, Withdraw(0)), "at most 64 bytes"),
+        (Frame(1, 2, "\ud800", Withdraw(0)), "at most 64 bytes of UTF-8"),
+        (Frame(1, 2, b"m", Withdraw(0)), "mutex b'm'"),
+        (Frame(1, 2, "m", Token(1, 2, 3, 4)), "Token is no message"),
+        (Frame(1, 2, "m", None), "NoneType is no message"),
+    ],
+    ids=str,
+)
+def test_an_envelope_that_does_not_fit_is_refused(frame: Frame, told: str):
+    with pytest.raises(UnfitForWire) as error:
+        encode(frame)
+    assert told in str(error.value)
+    assert isinstance(error.value, SoftMutexError)
+
+
+@pytest.mark.parametrize(("key", "counter"), [(256, 0), (-1, 0), (1, -1), (1, 2**64)])
+def test_a_header_out_of_range_is_refused(key: int, counter: int):
+    with pytest.raises(UnfitForWire, match="out of range"):
+        wire.write_header(key, 1, counter)
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+@every_message
+def test_no_message_outgrows_a_frame_with_every_bound_reached(cls: type):
+    written = encode(example_frame(cls, "largest"))
+    assert len(written) + TAG_SIZE <= MAX_FRAME
+    declared = next(kind.wire_type.largest for kind in wire._kinds().values() if kind.name == name_of(cls))
+    assert len(written) == wire.SMALLEST + wire.MAX_MUTEX + declared
+
+
+def name_of(cls: type) -> str:
+    return next(name for name, known in KINDS.values() if known is cls)
+
+
+def test_a_message_that_could_outgrow_a_frame_is_refused_before_it_is_ever_sent(monkeypatch: pytest.MonkeyPatch):
+    class Three(NamedTuple):
+        one: Token
+        two: Token
+        three: Token
+
+    monkeypatch.setitem(KINDS, 200, ("THREE", Three))
+    with pytest.raises(TypeError, match=r"THREE may take \d+ bytes, \d+ fit a frame. Lower a bound"):
+        wire._kinds()
+
+
+def test_a_kind_that_is_no_byte_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(KINDS, 256, ("WITHDRAW2", Withdraw))
+    with pytest.raises(TypeError, match="WITHDRAW2 has the number 256"):
+        wire._kinds()
+
+
+@pytest.mark.parametrize("cls", [Offer, Commit])
+def test_a_token_fits_200_bytes_sealed(cls: type[Offer] | type[Commit]):
+    """Nobody waits in the queue; a trace context of 25 bytes, two watchers, years of hops, a name of 32 bytes."""
+    token = Token(1000, 1_700_000_000 * SECOND, 2**53 - 1, 10**12, 3, (), MOST, b"c" * 25)
+    token = token._replace(watch=(MOST, MOST), unseen=3600 * SECOND)
+    message: Message = Offer(MOST, token, True) if cls is Offer else Commit(MOST, MOST, token)
+    assert len(encode(Frame(MOST, MOST, "m" * 32, message))) + TAG_SIZE <= 200
