@@ -94,6 +94,9 @@ class Membership(Protocol):
         `aclose` leaves, too, and may be called again.
     M6  Nothing loop-bound is made in the constructor. One task at a time may wait in `watch`; cancelling it
         loses nothing.
+    M7  Where it has an attribute `complete` that is true, `watch` shows everybody who joined before: of two that join
+        at once at least one sees the other, and whom it no longer shows is gone. Only then may a newcomer make a
+        token at once; without it, it listens first.
 
     Prove it: subclass `softmutex.testing.contracts.MembershipContract`.
     """

@@ -258,6 +258,8 @@ class MemoryTransport:
 class MemoryMembership:
     """Who joined a `MemoryNetwork`. By URL: `memory://name`. Partitions do not touch it: it is only a hint."""
 
+    complete = True  # M7
+
     def __init__(self, network: MemoryNetwork) -> None:
         self._network = network
         self._me: Member | None = None

@@ -35,6 +35,8 @@ class LocalMembership:
     and shells meet there. A service with a private /tmp needs `directory`, the same for all.
     """
 
+    complete = True  # M7: `publish` comes before the first look, and the kernel tells who died
+
     def __init__(self, name: str = DEFAULT_NAME, *, directory: str | None = None) -> None:
         name = name or DEFAULT_NAME
         if not NAME.fullmatch(name):

@@ -85,6 +85,11 @@ class StaticMembership:
             self._refresher.cancel()
             await asyncio.gather(self._refresher, return_exceptions=True)
 
+    @property
+    def complete(self) -> bool:
+        """M7: everybody is in the list, once all its names have been looked up."""
+        return all(self._found.values())
+
     def group_key(self) -> bytes | None:
         return None
 
