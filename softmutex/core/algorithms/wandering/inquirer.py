@@ -165,7 +165,6 @@ class Inquirer:
         slot = probe.slot
         if not 0 <= slot < desk.options.slots:
             return
-        desk.trust(sender)
         if probe.rival is not None:
             self._meet(sender, probe.rival, probe.overlap)
         free = True
@@ -221,7 +220,6 @@ class Inquirer:
         if inquiry.asked[sender] == 1:
             desk.measured(desk.now - inquiry.sent_at)
         inquiry.asked[sender] = -1
-        desk.trust(sender)
         if sight.presence in (Presence.PARKED, Presence.IN_USE) and place is not None:
             own = None if seat is None else place_of(seat.token, desk.me)
             if own is None or (not same_token(own, place) and rank(place) > rank(own)):

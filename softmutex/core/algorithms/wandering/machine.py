@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import ClassVar
 
 from softmutex.core.algorithms.wandering.desk import Desk
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
 from softmutex.core.algorithms.wandering.registrar import Registrar
 from softmutex.core.algorithms.wandering.seats import Seats
-from softmutex.core.algorithms.wandering.settings import read_options
+from softmutex.core.algorithms.wandering.settings import Options, read_options
 from softmutex.core.algorithms.wandering.waiter import Waiter
 from softmutex.core.algorithms.wandering.watch import Watch
 from softmutex.core.errors import InvariantBreach
@@ -38,7 +39,6 @@ from softmutex.core.events import (
 from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Passing, Taken
 from softmutex.core.machine import Setup, View
 from softmutex.core.messages import (
-    Accept,
     Bequest,
     Feed,
     Heard,
@@ -61,6 +61,7 @@ class Wandering:
     """The default algorithm. See the package's header for its rules."""
 
     name: ClassVar[str] = "wandering"
+    options: ClassVar[tuple[str, ...]] = tuple(each.name for each in fields(Options))
 
     __slots__ = (
         "depart_said",
@@ -145,13 +146,14 @@ class Wandering:
                     return
 
     def _message(self, sender: NodeId, message: Message) -> None:
+        self.desk.trust(sender)
         match message:
             case Want():
                 self.registrar.wanted(message)
             case Queued(request, patience):
                 self.waiter.queued(request, patience)
             case Feed():
-                self.registrar.fed(message)
+                self.registrar.fed(sender, message)
             case Seen():
                 self.registrar.seen(sender, message)
             case Heard():
@@ -165,8 +167,6 @@ class Wandering:
             case _:
                 accept = isinstance(message, Offer) and self._welcome(sender, message)
                 self._outcome(self.handover.received(sender, message, self.desk.now, self.desk.out, accept))
-                if isinstance(message, Accept):
-                    self.desk.trust(sender)
 
     def _fired(self, timer: TimerName) -> None:
         match timer:
@@ -206,8 +206,7 @@ class Wandering:
 
     def _outcome(self, outcome: Outcome | None) -> None:
         match outcome:
-            case Taken(token, sender):
-                self.desk.trust(sender)
+            case Taken(token, _):
                 self.inquirer.came(token.slot)
                 self.seats.take(token)
             case Passed(token, to):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
 from softmutex.core.algorithms.wandering.settings import BEAT, PATIENCE, PATIENCE_EACH, QUEUE, SECOND_BEAT
-from softmutex.core.events import Instant, NodeId, RequestId, Ticket, Token
+from softmutex.core.events import NOBODY, Instant, NodeId, RequestId, Ticket, Token
 from softmutex.core.messages import Bequest, Feed, Heard, Place, Presence, Queued, Seen, Sight, Want
 
 if TYPE_CHECKING:
@@ -34,13 +34,14 @@ STEPS: Final = 4
 class Post:
     """What a home knows of one slot's token."""
 
-    __slots__ = ("again", "lent", "more", "place", "until")
+    __slots__ = ("again", "lent", "more", "place", "relayed", "until")
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.until: Instant = 0  # when to look for it; 0: it is parked
         self.lent: dict[NodeId, RequestId] = {}  # tickets that are, or should be, in its queue
         self.more = False  # the holder asks for more when its queue is short
+        self.relayed = 0  # times that it was seen
         self.again = 0  # waiters that asked again since it was last seen
 
 
@@ -160,10 +161,11 @@ class Registrar:
     def _feed(self, post: Post, tickets: tuple[Ticket, ...]) -> None:
         self.desk.post(post.place.holder, Feed(post.place.slot, tickets, post.more, STEPS))
 
-    def fed(self, feed: Feed) -> None:
+    def fed(self, sender: NodeId, feed: Feed) -> None:
         """To the holder, or after it."""
         seat = self.machine.seats.by_slot.get(feed.slot)
         if seat is not None and not seat.giving:
+            self.machine.watch.answered(seat, sender)
             self.machine.seats.fed(seat, feed.tickets, feed.more)
         elif feed.steps > 0:
             self.forward(feed.slot, feed.tickets, feed.more, min(feed.steps, STEPS) - 1)
@@ -201,10 +203,14 @@ class Registrar:
             return
         desk.learn(place)
         post = self.posts.get(place.slot)
+        if sender != place.holder:
+            self._overheard(place, seen)
+            return
         if post is None:
             post = self.posts[place.slot] = Post(place)
         elif same_token(post.place, place) and place.hop < post.place.hop:
             return  # overtaken
+        known_parked = not post.until and post.place == place
         post.place = place
         post.again = 0
         post.lent = dict(seen.queue)
@@ -220,8 +226,37 @@ class Registrar:
         if tickets and not seen.lease:
             self._watch(post, 2 * BEAT)
         desk.post(sender, Heard(place.slot, place.epoch, place.hop, tickets, post.more))
+        if sender != desk.me and desk.options.watchers > 1:
+            self._relay(post, seen, known_parked)
 
-    def moved(self, place: Place, token: Token) -> None:
+    def _relay(self, post: Post, seen: Seen, known_parked: bool) -> None:
+        """The second watcher needs to know less: each fourth time, and of parking."""
+        post.relayed += 1
+        if post.relayed % SECOND_BEAT != 1 and (seen.lease or known_parked):
+            return
+        lease = seen.lease and seen.lease + SECOND_BEAT * BEAT
+        for node in self.desk.homes(2):
+            if node not in (self.desk.me, seen.place.holder):
+                self.desk.post(node, Seen(seen.place, lease, seen.queue))
+
+    def _overheard(self, place: Place, seen: Seen) -> None:
+        """As a second watcher."""
+        post = self.posts.get(place.slot)
+        if post is None:
+            post = self.posts[place.slot] = Post(place)
+        elif same_token(post.place, place) and place.hop < post.place.hop:
+            return
+        post.place = place
+        post.lent = dict(seen.queue)
+        if seen.lease:
+            self._watch(post, seen.lease)
+        else:
+            post.until = 0
+            self.desk.cancel(("watch", place.slot))
+        post.more = False
+        self.serve()
+
+    def moved(self, place: Place, token: Token, stand_in: NodeId) -> None:
         """We passed it on. If we are one of its watchers, nobody else has to tell us."""
         post = self.posts.get(place.slot)
         if self.desk.me in token.watch or (post is not None and self.desk.home == self.desk.me):
@@ -233,6 +268,9 @@ class Registrar:
             post.more = token.more
             first = self.desk.me == token.watch[0] if token.watch else True
             self._watch(post, 2 * BEAT if first else (SECOND_BEAT + 2) * BEAT)
+            if first and stand_in not in (NOBODY, place.holder):
+                # Who watched over us while we were the holder is the second one again, and waits longer.
+                self.desk.post(stand_in, Seen(place, (SECOND_BEAT + 2) * BEAT, token.queue))
             self.serve()
 
     def _watch(self, post: Post, span: int) -> None:

@@ -51,7 +51,6 @@ class Seat:
 
     __slots__ = (
         "arrived",
-        "beats",
         "doubt",
         "giving",
         "heard_at",
@@ -59,11 +58,13 @@ class Seat:
         "parked",
         "row",
         "sent_at",
+        "silent",
         "token",
         "told",
         "tries",
         "used",
         "using",
+        "watcher",
     )
 
     def __init__(self, token: Token, now: Instant) -> None:
@@ -80,7 +81,8 @@ class Seat:
         self.heard_at: Instant = now - token.unseen  # when its watchers heard of it last
         self.sent_at: Instant = 0  # the beat that is not answered yet; 0: none
         self.tries = 0
-        self.beats = 0
+        self.watcher = NOBODY  # to whom it was sent
+        self.silent = 0  # watchers that did not answer, one after another
 
 
 class Seats:
@@ -215,6 +217,7 @@ class Seats:
         seat.row += 1
         if seat.parked:
             seat.parked = False
+            seat.heard_at = self.desk.now  # nobody expected to hear of it
             self.machine.watch.began(seat)
         waiter.rest()
         waiter.last_run = self.desk.now
@@ -273,7 +276,8 @@ class Seats:
         self.machine.watch.ended(seat)
         token = seat.token._replace(
             queue=queue,
-            unseen=max(0, desk.now - seat.heard_at),
+            # A beat that was sent just now will have been heard; if not, the watchers' probes find the next holder.
+            unseen=max(0, desk.now - (seat.sent_at if seat.tries == 1 else seat.heard_at)),
             settings=desk.fingerprint,
         )
         seat.giving = True
@@ -294,7 +298,7 @@ class Seats:
         del self.by_slot[token.slot]
         place = place_of(token._replace(hop=token.hop + 1), to)
         desk.learn(place)
-        self.machine.registrar.moved(place, token)
+        self.machine.registrar.moved(place, token, seat.watcher)
 
     def failed(self, token: Token, to: NodeId) -> None:
         """It is still, or again, here. Who refused has no need; who is silent asks again when it can."""

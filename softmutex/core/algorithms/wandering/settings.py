@@ -21,10 +21,10 @@ QUEUE: Final = 32  # tickets in a token: what a datagram has room for
 
 # A holder speaks to its watchers so often; a watcher that hears nothing for `BEAT` + `SLACK` starts to probe. A
 # death is noticed SLACK to BEAT + SLACK later, 1.65 s at the median, and costs two messages a beat.
-BEAT: Final = 3 * SECOND // 2
+BEAT: Final = 8 * SECOND // 5
 SLACK: Final = 9 * SECOND // 10  # at least; six retransmission time-outs where the network is slow
 SECOND_BEAT: Final = 4  # the second watcher hears every so-many-th beat
-PARKED_BEAT: Final = 30 * SECOND  # idle traffic of the whole group: 4 messages each 30 s
+PARKED_BEAT: Final = 60 * SECOND  # idle traffic of the whole group: 2 messages each 60 s
 
 RTO_FIRST: Final = SECOND // 5  # before any round trip was measured
 RTO_LEAST: Final = SECOND // 32  # a LAN answers in 0.1 ms, a busy process in 10 ms

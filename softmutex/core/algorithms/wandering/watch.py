@@ -1,7 +1,8 @@
 """The holder's side of the watch: it lets two others know that the token is well, and notices when they do not hear.
 
     holder --SEEN(place, lease, queue)--> watcher --HEARD(tickets)--> holder        once a BEAT while in use
-    parked --SEEN(lease 0)------------->  both watchers                             when it parks, then each 30 s
+                                          the first watcher tells the second       each 4th time, and of parking
+    parked --SEEN(lease 0)------------->  watcher                                   when it parks, then each 30 s
 
 The naive lease, renewed by each holder for itself, costs a renewal for each hand-over and cannot tell a token that is
 passed on quickly from one that is lost. Here the token carries `unseen`, how long its watchers have not heard of it:
@@ -16,16 +17,20 @@ L1  A token that is in use sends a beat, waits for an answer, or is doubted: one
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of
-from softmutex.core.algorithms.wandering.settings import BEAT, PARKED_BEAT, PROBES, SECOND_BEAT, SLACK
-from softmutex.core.events import Duration, LostReason, NodeId
+from softmutex.core.algorithms.wandering.settings import BEAT, PARKED_BEAT, PROBES, SLACK
+from softmutex.core.events import NOBODY, Duration, LostReason, NodeId
 from softmutex.core.messages import Heard, Seen
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
     from softmutex.core.algorithms.wandering.seats import Seat
+
+BEAT_EARLY: Final = 3 * BEAT // 4  # a holder that begins then speaks at once
+TRIES: Final = 3  # unanswered beats until a watcher is replaced
+RETURN: Final = 0.25  # share of beats that also try the first home, where another had to stand in for it
 
 
 class Watch:
@@ -42,15 +47,15 @@ class Watch:
     def lease(self) -> Duration:
         return BEAT + max(SLACK, 6 * self.desk.rto)
 
-    def watchers(self, seat: Seat) -> tuple[NodeId, ...]:
-        """Those that the token names, topped up with homes: as many as wanted, never this node."""
+    def appoint(self, seat: Seat) -> NodeId:
+        """Let the token name its watchers, if it names none. Who is to hear of it now."""
         desk = self.desk
-        count = desk.options.watchers
-        chosen = [node for node in seat.token.watch if node != desk.me and desk.suspects.get(node, 0) <= desk.now]
-        for node in desk.homes(count + 1, but=desk.me):
-            if node not in chosen:
-                chosen.append(node)
-        return tuple(chosen[:count])
+        if not seat.token.watch:
+            seat.token = seat.token._replace(watch=desk.homes(desk.options.watchers))
+        for node in seat.token.watch:
+            if node != desk.me:
+                return node
+        return next(iter(desk.homes(1, but=desk.me)), NOBODY)
 
     # --- the seat's story --------------------------------------------------------------------------------------------
 
@@ -62,7 +67,12 @@ class Watch:
             seat.heard_at = self.desk.now
         seat.sent_at = 0
         seat.tries = 0
-        self.desk.timer(("beat", seat.token.slot), max(self.desk.now, seat.heard_at + BEAT))
+        if seat.heard_at + BEAT_EARLY <= self.desk.now:
+            self.check(seat)
+            if not seat.doubt:
+                self.beat(seat)  # now rather than in the middle of a short hold, when the answer would come too late
+        else:
+            self.desk.timer(("beat", seat.token.slot), seat.heard_at + BEAT)
 
     def ended(self, seat: Seat) -> None:
         """It is being given away or discarded; the next holder speaks for it."""
@@ -71,7 +81,8 @@ class Watch:
 
     def parked(self, seat: Seat) -> None:
         """It stays here and costs (nearly) nothing; its watchers should know where."""
-        seat.beats = 0
+        seat.tries = 0
+        seat.sent_at = 0
         self.beat(seat)
 
     def moved_homes(self) -> None:
@@ -80,8 +91,9 @@ class Watch:
         for seat in self.machine.seats.by_slot.values():
             if seat.token.watch and any(node not in seat.token.watch for node in homes):
                 seat.token = seat.token._replace(watch=homes)
-                seat.beats = 0
                 if not seat.giving:
+                    seat.tries = 0
+                    seat.sent_at = 0
                     self.beat(seat)
 
     # --- beats -------------------------------------------------------------------------------------------------------
@@ -92,25 +104,23 @@ class Watch:
         slot = seat.token.slot
         if not desk.options.watch and not desk.options.hints:
             return
+        watcher = self.appoint(seat)
         place = place_of(seat.token, desk.me)
-        parked = seat.parked
-        lease = 0 if parked else self.lease
-        watchers = self.watchers(seat)
-        if desk.home == desk.me or desk.me in seat.token.watch:
+        lease = 0 if seat.parked else self.lease
+        if desk.me in seat.token.watch:
             desk.post(desk.me, Seen(place, lease, seat.token.queue))
-        if not watchers:
+        if watcher == NOBODY:
             seat.heard_at = desk.now
-            if not parked:
+            if not seat.parked:
                 desk.timer(("beat", slot), desk.now + BEAT)
             return
-        if desk.me not in seat.token.watch or not seat.token.watch:
-            seat.token = seat.token._replace(watch=watchers)
-        desk.post(watchers[0], Seen(place, lease, seat.token.queue))
+        desk.post(watcher, Seen(place, lease, seat.token.queue))
+        seat.watcher = watcher
+        first = next(iter(desk.ring()), NOBODY)
+        if first not in (desk.me, *seat.token.watch) and seat.tries == 0 and desk.rng.random() < RETURN:
+            desk.post(first, Seen(place, lease, seat.token.queue))
         if seat.tries == 0:
             seat.sent_at = desk.now
-            if len(watchers) > 1 and seat.beats % SECOND_BEAT == 0:
-                desk.post(watchers[1], Seen(place, lease and lease + SECOND_BEAT * BEAT, seat.token.queue))
-            seat.beats += 1
         seat.tries += 1
         desk.timer(("beat", slot), desk.now + 2 * desk.rto)
 
@@ -119,19 +129,16 @@ class Watch:
         if seat is None or seat.giving:
             return
         desk = self.desk
-        if seat.sent_at and seat.tries >= PROBES - 1:
-            watchers = self.watchers(seat)
-            if watchers:
-                desk.suspect(watchers[0])
-                seat.token = seat.token._replace(watch=tuple(n for n in seat.token.watch if n != watchers[0]))
+        if seat.sent_at and seat.tries >= TRIES:
+            desk.suspect(seat.watcher)
+            seat.token = seat.token._replace(watch=())
             seat.tries = 0
-            if seat.parked:
+            seat.silent += 1
+            if seat.parked and seat.silent > PROBES:  # nobody answers; a parked token has nothing to fear
+                seat.silent = 0
                 seat.sent_at = 0
-                seat.beats += 1
-                if seat.beats > PROBES:  # nobody answers; a parked token has nothing to fear
-                    seat.beats = 0
-                    desk.timer(("beat", slot), desk.now + PARKED_BEAT)
-                    return
+                desk.timer(("beat", slot), desk.now + PARKED_BEAT)
+                return
         self.check(seat)
         if not seat.doubt:
             first_sent = seat.sent_at
@@ -147,21 +154,28 @@ class Watch:
             self.machine.seats.tell(seat, LostReason.LEASE)
             self.machine.inquirer.doubt(seat)
 
+    def answered(self, seat: Seat, sender: NodeId) -> None:
+        """The first home is well, and another stands in for it: back to the rule that everybody can compute."""
+        watch = seat.token.watch
+        if watch and sender not in watch and sender == next(iter(self.desk.ring()), NOBODY):
+            seat.token = seat.token._replace(watch=self.desk.homes(self.desk.options.watchers))
+
     def heard(self, sender: NodeId, message: Heard) -> None:
         desk = self.desk
-        desk.trust(sender)
         seat = self.machine.seats.by_slot.get(message.slot)
         if seat is None or seat.token.epoch != message.epoch or seat.giving:
             if message.tickets:
                 self.machine.registrar.forward(message.slot, message.tickets, message.more)
             return
-        if sender != desk.me and seat.sent_at and sender == next(iter(self.watchers(seat)), sender):
+        self.answered(seat, sender)
+        if sender != desk.me and seat.sent_at and sender == seat.watcher:
             if seat.tries == 1:
                 desk.measured(desk.now - seat.sent_at)
             seat.heard_at = max(seat.heard_at, seat.sent_at)
             seat.sent_at = 0
             seat.tries = 0
+            seat.silent = 0
             pause = PARKED_BEAT if seat.parked else BEAT
             desk.timer(("beat", seat.token.slot), max(desk.now, seat.heard_at + pause))
-        if message.tickets or sender in (desk.me, desk.home):
+        if message.tickets or sender == next(iter(seat.token.watch), sender):
             self.machine.seats.fed(seat, message.tickets, message.more)
