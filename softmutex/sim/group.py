@@ -113,9 +113,9 @@ class Group:
         node.awake, node.backlog = False, None
         for running in node.holds.values():
             world.running.remove(running)
-            tally.ended(running, world.now, world.messages)
+            tally.ended(running, world.now, world.sent)
         for _ in node.pending:
-            tally.settled(world.now, world.messages)
+            tally.settled(world.now, world.sent)
         if mine:
             tally.gone(sorted(mine - self.tokens_in_reach().keys()), world.now)
         world.after(round(seen_after_s * SECOND), self._tell, (), (node.id,), seen_after_s)

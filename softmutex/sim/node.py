@@ -15,10 +15,11 @@ NEVER: Instant = -1
 class Timer:
     """`due` is what the machine asked for, `queued` when its one live entry in the heap comes up (world.py W2)."""
 
-    __slots__ = ("code", "due", "fired", "queued")
+    __slots__ = ("code", "due", "fired", "once", "queued")
 
     def __init__(self, name: TimerName) -> None:
         self.fired = Fired(name)
+        self.once = isinstance(name, tuple)  # such names are not used again
         self.code = trace.code_of(name)
         self.due = NEVER
         self.queued = NEVER

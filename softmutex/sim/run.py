@@ -62,7 +62,7 @@ def _live(world: World, progress: Progress | None) -> float | None:
         who = world.handling.id if world.handling else 0
         text = str(error) if isinstance(error, InvariantBreach) else "".join(traceback.format_exception(error)).strip()
         world.laws.illegal(world.now, who, f"{type(error).__name__}: {text}")
-        world.tally.freeze(world.now, world.messages)
+        world.tally.freeze(world.now, world.sent)
         return None
     finally:
         if collecting:

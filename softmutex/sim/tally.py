@@ -10,7 +10,7 @@ in it that the world destroyed, a node with one that was killed. A token that tu
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softmutex.core.events import FactKind, Instant, NodeId, Note, RequestId, Token
@@ -86,23 +86,27 @@ class Tally:
 
     # --- requests and runs of A --------------------------------------------------------------------------------------
 
-    def asked(self, now: Instant, messages: int) -> None:
+    def asked(self, now: Instant, sent: Mapping[type, int]) -> None:
         self.asked_for += 1
         if not self.demand:
-            self._end_idling(now, messages)
+            self._end_idling(now, sent)
         self.demand += 1
 
-    def settled(self, now: Instant, messages: int) -> None:
+    def settled(self, now: Instant, sent: Mapping[type, int]) -> None:
         """A request came to its end, whichever."""
         self.demand -= 1
         if not self.demand:
             self._idle_since = now
-            self._messages_then = messages
+            self._messages_then = sum(sent.values())
 
-    def _end_idling(self, now: Instant, messages: int) -> None:
+    def withdrew(self, now: Instant, sent: Mapping[type, int]) -> None:
+        self.withdrawn += 1
+        self.settled(now, sent)
+
+    def _end_idling(self, now: Instant, sent: Mapping[type, int]) -> None:
         if not self._frozen:
             self.idle_time += now - self._idle_since
-            self.idle_messages += messages - self._messages_then
+            self.idle_messages += sum(sent.values()) - self._messages_then
 
     def granted(self, node: SimNode, running: Running) -> None:
         now = running.start
@@ -119,12 +123,12 @@ class Tally:
                 self.intervals.append(now - node.last_start)
         node.last_start = now
 
-    def ended(self, running: Running, now: Instant, messages: int) -> None:
+    def ended(self, running: Running, now: Instant, sent: Mapping[type, int]) -> None:
         self.running.to(self.running.level - 1, now)
         if self.holds is not None and not self._frozen:
             asked, start = running.asked - EPOCH, running.start - EPOCH
             self.holds.append(Hold(running.node, running.request, asked, start, now - EPOCH, running.token))
-        self.settled(now, messages)
+        self.settled(now, sent)
 
     # --- tokens ------------------------------------------------------------------------------------------------------
 
@@ -180,11 +184,11 @@ class Tally:
 
     # --- the end of the measured phase -------------------------------------------------------------------------------
 
-    def freeze(self, now: Instant, messages: int) -> None:
+    def freeze(self, now: Instant, sent: Mapping[type, int]) -> None:
         self.running.to(self.running.level, now)
         self.tokens.to(self.tokens.level, now)
         if not self.demand:
-            self._end_idling(now, messages)
+            self._end_idling(now, sent)
         self.concurrency = dict(sorted(self.running.spent.items()))
         self.time_with = dict(sorted(self.tokens.spent.items()))
         self.counts = Counts(

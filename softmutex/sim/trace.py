@@ -1,8 +1,14 @@
 """The event sequence of a run as numbers: its digest, its trace file, and the same run again.
 
-Every event that a machine handles becomes a few 64-bit numbers: when, who, what. The digest is SHA-256 over all
-of them, little-endian. Nothing in there depends on the machine, the Python version or the hash seed: no floats, no
-`hash()`, no text but as its CRC-32.
+Every event that a machine handles becomes a few 64-bit numbers, the digest is SHA-256 over all of them, little-endian:
+
+    when, who << 36 | sender << 8 | what, and then
+        a timer       CRC-32 of its name
+        a message     its fields; of a token epoch, id, hop and whoever is queued in it
+        the rest      the request, or who joined and left
+
+Nothing in there depends on the machine, the Python version or the hash seed: no floats, no `hash()`, no text but as its
+CRC-32.
 """
 
 from __future__ import annotations
@@ -14,15 +20,16 @@ from hashlib import sha256
 from typing import Any, get_type_hints
 from zlib import crc32
 
-from softmutex.core.events import Token
+from softmutex.core.events import Instant, NodeId, Token
 from softmutex.core.messages import KINDS
 
 CHUNK = 1 << 14
 MASK = (1 << 64) - 1
-# What an event is: the low four bits of its second number. The rest of it is the node.
-FIRED, RECEIVED, REQUESTED, WITHDRAWN, RELEASED, STARTED, MEMBERS, LEAVING = range(8)
+# What an event is. Messages follow: 16 + their number on the wire, or 255 and a CRC-32 for those that have none.
+FIRED, REQUESTED, WITHDRAWN, RELEASED, STARTED, MEMBERS, LEAVING = range(7)
+MESSAGES, NAMELESS = 16, 255
 
-_NUMBER = {kind: number for number, (_, kind) in KINDS.items()}
+_NUMBER = {kind: MESSAGES + number for number, (_, kind) in KINDS.items()}
 
 
 def code_of(name: object) -> int:
@@ -55,27 +62,24 @@ class Recorder:
         self.words: list[int] = []
         self._hash = sha256()
         self._sink = sink
-        self._shape: dict[type, tuple[int, int]] = {}  # class -> its number, where its token is (-1 none, -2 unknown)
+        self._shapes: dict[type, tuple[int, int]] = {}  # class -> its number, where its token is (or one of the below)
 
-    def received(self, message: Any) -> None:
-        """The content of a message, after its event's first numbers."""
+    def received(self, at: Instant, node: NodeId, sender: NodeId, message: Any) -> None:
         kind = type(message)
-        shape = self._shape.get(kind)
+        shape = self._shapes.get(kind)
         if shape is None:
-            shape = self._shape[kind] = _shape_of(kind)
-        number, at = shape
+            shape = self._shapes[kind] = _shape_of(kind)
+        number, where = shape
         words = self.words
-        words.append(number)
-        if at == -1:
-            words.extend(message)
-        elif at >= 0:
-            token = message[at]
-            words.extend(message[:at])
-            words.extend(token[:5])
-            if token[5] or token[6] or token[7]:
-                numbers_in(token[5:], words)
-            words.extend(message[at + 1 :])
+        if where >= 0:
+            token = message[where]
+            words += (at, node << 36 | sender << 8 | number, message[0], token[0], token[2], token[3])
+            if token[5]:
+                numbers_in(token[5], words)
+        elif where == PLAIN:
+            words += (at, node << 36 | sender << 8 | number, *message)
         else:
+            words += (at, node << 36 | sender << 8 | number, code_of(kind.__name__))
             numbers_in(tuple(message), words)
 
     def flush(self) -> None:
@@ -97,13 +101,19 @@ class Recorder:
         return self._hash.hexdigest()
 
 
+PLAIN, ANYTHING = -1, -2
+
+
 def _shape_of(kind: type) -> tuple[int, int]:
     """Plain numbers and one token are what nearly all messages consist of, and are written without looking twice."""
-    number = _NUMBER.get(kind, 0) or code_of(kind.__name__)
-    hints = list(get_type_hints(kind).values())
+    number = _NUMBER.get(kind, NAMELESS)
+    try:
+        hints = list(get_type_hints(kind).values())
+    except NameError:  # declared where only the type checker looks
+        return number, ANYTHING
     others = [at for at, hint in enumerate(hints) if hint not in (int, bool)]
-    if not others:
-        return number, -1
-    if len(others) == 1 and hints[others[0]] is Token:
+    if not others and number != NAMELESS:
+        return number, PLAIN
+    if others and others[0] > 0 and hints[others[0]] is Token and len(others) == 1:
         return number, others[0]
-    return number, -2
+    return number, ANYTHING

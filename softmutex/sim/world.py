@@ -93,13 +93,9 @@ class World:
         self._order = 0
         self._stop = False
 
-    @property
-    def messages(self) -> int:
-        return sum(self.sent.values())
-
     def freeze(self) -> None:
         """The measured phase is over."""
-        self.tally.freeze(self.now, self.messages)
+        self.tally.freeze(self.now, self.sent)
         self.measured_sent = dict(self.sent)
         self.acquired = {node.id: node.acquired for node in self.nodes.values()}
 
@@ -141,7 +137,7 @@ class World:
                 if whom is None:
                     event[0](*event[1])
                     if self._stop:
-                        break
+                        return
                     continue
                 node = whom
                 kind = type(event)
@@ -150,13 +146,14 @@ class World:
                     if timer.queued != at or not self._is_due(node, timer, at):
                         continue
                     event = timer.fired
-                    words += (at, node.id << 4, timer.code)
+                    words += (at, node.id << 36, timer.code)
+                if len(words) > trace.CHUNK:
+                    recorder.flush()
             if kind is Received:
                 if not node.awake:
                     self.group.set_aside(node, event)
                     continue
-                words += (at, node.id << 4 | 1, event[0])
-                received(event[1])
+                received(at, node.id, event[0], event[1])
             elif kind is not Timer and not self._admit(node, event, at):
                 continue
             self.handling = node
@@ -167,22 +164,18 @@ class World:
                 perform(node, effects, at)
             if kind is Released and self._saturated:
                 demand.again(self, node)
-            if len(words) > trace.CHUNK:
-                recorder.flush()
 
     def _is_due(self, node: SimNode, timer: Timer, at: Instant) -> bool:
         """Whether this entry of the heap is the timer's live one, and its time has come (W2)."""
         due = timer.due
-        timer.queued = NEVER
         if due > at:
             self._order += 1
             timer.queued = due
             heappush(self._heap, (due, self._order, node, timer))
             return False
-        name = timer.fired.timer
-        timer.due = NEVER
-        if type(name) is tuple and node.timers.get(name) is timer:  # one of a kind: such names are not used again
-            del node.timers[name]
+        timer.due = timer.queued = NEVER
+        if timer.once:
+            node.timers.pop(timer.fired.timer, None)
         if due == NEVER:
             return False
         if not node.awake:
@@ -195,30 +188,27 @@ class World:
         if not node.awake:
             self.group.set_aside(node, event)
             return False
-        words = self.recorder.words
-        match event:
-            case Requested(request):
-                words += (at, node.id << 4 | trace.REQUESTED, request)
-            case Withdrawn(request):
-                if request not in node.pending:
-                    return False
-                words += (at, node.id << 4 | trace.WITHDRAWN, request)
-                del node.pending[request]
-                self.tally.withdrawn += 1
-                self.tally.settled(at, self.messages)
-            case Released(request):
-                words += (at, node.id << 4 | trace.RELEASED, request)
-                self._finish(node, request, at)
-            case Started(founder):
-                words += (at, node.id << 4 | trace.STARTED, int(founder))
-            case MembersChanged(joined, left):
-                words += (at, node.id << 4 | trace.MEMBERS, len(joined), *joined, len(left), *left)
-            case Leaving():
-                words += (at, node.id << 4 | trace.LEAVING)
-            case Fired(timer):
-                words += (at, node.id << 4, trace.code_of(timer))
-            case Received():
-                raise TypeError("messages are admitted where speed matters")
+        words, who = self.recorder.words, node.id << 36
+        if isinstance(event, Requested):
+            words += (at, who | trace.REQUESTED, event.request)
+        elif isinstance(event, Released):
+            words += (at, who | trace.RELEASED, event.request)
+            self._finish(node, event.request, at)
+        elif isinstance(event, Withdrawn):
+            if event.request not in node.pending:
+                return False
+            words += (at, who | trace.WITHDRAWN, event.request)
+            del node.pending[event.request]
+            self.tally.withdrew(at, self.sent)
+        elif isinstance(event, MembersChanged):
+            joined, left = event
+            words += (at, who | trace.MEMBERS, len(joined), *joined, len(left), *left)
+        elif isinstance(event, Started):
+            words += (at, who | trace.STARTED, int(event.founder))
+        elif isinstance(event, Leaving):
+            words += (at, who | trace.LEAVING)
+        elif isinstance(event, Fired):
+            words += (at, who | trace.FIRED, trace.code_of(event.timer))
         return True
 
     # --- effects -----------------------------------------------------------------------------------------------------
@@ -298,14 +288,17 @@ class World:
         if when < at:
             self.laws.illegal(at, node.id, f"set timer {name!r} {at - when} ns in the past")
             when = at
-        self.move_timer(node, timer, when)
-
-    def move_timer(self, node: SimNode, timer: Timer, when: Instant) -> None:
         timer.due = when
         if timer.queued == NEVER or when < timer.queued:
             timer.queued = when
             self._order += 1
             heappush(self._heap, (when, self._order, node, timer))
+
+    def move_timer(self, node: SimNode, timer: Timer, when: Instant) -> None:
+        """For a clock that was set anew."""
+        timer.due = timer.queued = when
+        self._order += 1
+        heappush(self._heap, (when, self._order, node, timer))
 
     def _grant(self, node: SimNode, grant: Grant, at: Instant) -> None:
         asked = node.pending.pop(grant.request, None)
@@ -323,7 +316,7 @@ class World:
     def _finish(self, node: SimNode, request: RequestId, at: Instant) -> None:
         running = node.holds.pop(request)
         self.running.remove(running)
-        self.tally.ended(running, at, self.messages)
+        self.tally.ended(running, at, self.sent)
         self.laws.ended(at, running)
 
     def _lose(self, node: SimNode, lose: Lose, at: Instant) -> None:
@@ -340,7 +333,7 @@ class World:
         scenario = self.scenario
         request = node.last_request = node.last_request + 1
         node.pending[request] = self.now
-        self.tally.asked(self.now, self.messages)
+        self.tally.asked(self.now, self.sent)
         self._ready.append((node, Requested(request)))
         patience_s = scenario.patience_s
         if scenario.changes_mind and self.chance() < scenario.changes_mind:
