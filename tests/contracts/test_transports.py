@@ -2,14 +2,21 @@
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 from importlib.metadata import entry_points
+from pathlib import Path
 
+import aiohttp
+import pytest
 import uvloop
+from softmutex_adapters.transports.http import HttpTransport
 from softmutex_adapters.transports.udp import UdpTransport
 
 from softmutex.ports import Transport
 from softmutex.testing import MemoryNetwork, TransportContract
 from softmutex.urls import split_address
+from tests.adapters.certificates import make_certificates
+from tests.adapters.reverse_proxy import ReverseProxy
 
 
 class TestUdp(TransportContract):
@@ -64,6 +71,51 @@ class TestMemoryWithFaults(TestMemory):
             seed=3, loss=0.2, delay=0.002, jitter=0.002, duplicate=0.1
         )
         return self.network.transport()
+
+
+class TestHttp(TransportContract):
+    schemes = ("http",)
+    can_forge = True
+    can_collide = True
+
+    def make(self) -> Transport:
+        return HttpTransport(prefix="deep/inside")
+
+    def make_at(self, address: str) -> Transport:
+        return HttpTransport.from_url(address)
+
+    async def forge(self, address: str, payload: bytes) -> None:
+        body = len(payload).to_bytes(2, "big") + payload
+        async with aiohttp.ClientSession() as session, session.post(address + "/softmutex", data=body) as answer:
+            assert answer.status == 413
+
+
+class TestHttps(TransportContract):
+    schemes = ("https",)
+    mutual = False
+
+    @pytest.fixture(autouse=True)
+    def certificates(self, tmp_path: Path) -> None:
+        self.files = make_certificates(tmp_path)
+
+    def make(self) -> Transport:
+        cert, key, ca = self.files
+        return HttpTransport.from_url(f"https://127.0.0.1:0?cert={cert}&key={key}&ca={ca}&mutual={self.mutual}")
+
+
+class TestHttpsWithCertificatesOnBothSides(TestHttps):
+    mutual = True
+
+
+class TestHttpBehindAReverseProxy(TransportContract):
+    @pytest.fixture(autouse=True)
+    async def reverse_proxy(self) -> AsyncIterator[None]:
+        async with ReverseProxy() as self.proxy:
+            yield
+
+    def make(self) -> Transport:
+        port, public = self.proxy.new_backend()
+        return HttpTransport("127.0.0.1", port, advertise=public)
 
 
 def test_udp_keeps_its_promises_on_uvloop_too() -> None:

@@ -87,6 +87,8 @@ async def bind(host: str, port: int, kind: socket.SocketKind, what: str) -> sock
         if kind == socket.SOCK_STREAM:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(sockaddr)
+        if kind == socket.SOCK_STREAM:
+            bound.listen()  # only this tells whether another server has the port
         return bound
     except OSError as error:
         if bound is not None:

@@ -1,0 +1,233 @@
+"""HTTP and HTTPS, for sites where nothing else passes: each node is a small web server, and posts to the others.
+
+What it decides: `send` only queues, and one task for each peer that is owed something posts what has piled up, several
+frames in one request, over a connection that stays open. A request for each frame would cost a round trip of TCP and
+of TLS for each, and a peer that does not answer would hold up all others.
+
+    send --> queue of the peer (bounded, the oldest go) --> its courier: POST, as much as fits --> gone when empty
+    POST --> frames.unpack --> mailbox (bounded, the oldest go) --> receive
+
+H1  A peer owns a task and a queue only while something is on its way to it.
+H2  Any answer but 2xx, and any failure, is so many lost datagrams, and counted.
+H3  Redirects are not followed, proxies of the environment are not used, answers are not read beyond their head.
+H4  `aclose` gives what is queued a moment to leave: the last message of a node is often the one that hands over.
+
+Behind a reverse proxy: `http://127.0.0.1:9431?advertise=https://public.example/prefix`. The proxy may keep the prefix
+or take it off, if the URL says it too: `http://127.0.0.1:9431/prefix?advertise=...`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from softmutex.core.errors import ConfigError
+from softmutex.mailbox import DATAGRAMS_MAX, Mailbox
+from softmutex.ports import CannotOpen, Datagram
+from softmutex.urls import Url, join_address, split_address
+from softmutex_adapters.transports.addressing import bind, reachable_address
+from softmutex_adapters.transports.frames import MAX_FRAME, PATH, SENDER_HEADER, pack, read_base
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from softmutex_adapters.transports.http_server import FrameServer
+
+QUEUE_MAX = 1024
+PEERS_MAX = 4096
+CONNECT_S = 3.0
+REQUEST_S = 10.0
+KEEP_OPEN_S = 30.0
+CONNECTIONS_MAX = 512
+FLUSH_S = 1.0
+RESOLVED_FOR_S = 30
+COUNTERS_OUT = ("sent", "requests", "unresolved", "send_failed", "send_overflow")
+COUNTERS_IN = ("received", "refused_requests", "connections_closed")
+
+
+class HttpTransport:
+    """`http://host:port/prefix?advertise=URL` or `https://host:port?cert=FILE&key=FILE&ca=FILE&mutual=true`
+
+    `ca` is what certificates of peers are checked with, instead of those of the system. With `mutual`, a peer must show
+    one itself, signed by `ca`. Behind a proxy that does TLS, say `http://` and advertise `https://`.
+    """
+
+    max_datagram = MAX_FRAME
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        prefix: str = "",
+        tls: bool = False,
+        advertise: str | None = None,
+        cert: str | None = None,
+        key: str | None = None,
+        ca: str | None = None,
+        mutual: bool = False,
+        queue: int = DATAGRAMS_MAX,
+    ) -> None:
+        self._scheme = "https" if tls else "http"
+        if advertise is not None and read_base(advertise) is None:
+            raise ConfigError(
+                f"advertise={advertise}: give the URL under which others reach this node, http(s)://host/…"
+            )
+        if tls and not (cert and key):
+            raise ConfigError(
+                "https:// needs cert and key: https://host:port?cert=cert.pem&key=key.pem. "
+                "Behind a proxy that does TLS: http://host:port?advertise=https://public.example/prefix"
+            )
+        if mutual and not (tls and ca):
+            raise ConfigError("mutual=true wants https:// and ca=, with which the certificates of peers are checked.")
+        self._host, self._port = host, port
+        self._prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
+        self._advertise = read_base(advertise) if advertise else None
+        self._cert, self._key, self._ca, self._mutual = cert, key, ca, mutual
+        self._mailbox = Mailbox(queue)
+        self._address = ""
+        self._opened = self._closed = False
+        self._server: FrameServer | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._queues: dict[str, deque[bytes]] = {}
+        self._couriers: set[asyncio.Task[None]] = set()
+        self._counts = dict.fromkeys((*COUNTERS_OUT, *COUNTERS_IN), 0)
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        parts = Url(url)
+        place, _, prefix = parts.place.partition("/")
+        try:
+            host, port = split_address(place, default_host="127.0.0.1", default_port=0)
+        except ValueError as error:
+            parts.refuse(str(error))
+        options: dict[str, Any] = {name: parts.text(name) for name in ("advertise", "cert", "key", "ca")}
+        mutual = parts.flag("mutual")
+        queue = parts.integer("queue", DATAGRAMS_MAX, low=16, high=1 << 20)
+        parts.finish()
+        return cls(host, port, prefix=prefix, tls=parts.scheme == "https", mutual=mutual, queue=queue, **options)
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def open(self) -> None:
+        if self._opened or self._closed:
+            raise RuntimeError("this transport was opened before; make a new one")
+        self._opened = True
+        import aiohttp  # here, since it costs more time than all the rest
+
+        from softmutex_adapters.transports.http_server import FrameServer
+
+        serve_tls, call_tls = self._read_certificates()
+        what = f"{self._scheme}://{join_address(self._host, self._port)}"
+        bound = await bind(self._host, self._port, socket.SOCK_STREAM, what)
+        self._address = self._advertise or f"{self._scheme}://{reachable_address(bound, None)}{self._prefix}"
+        self._server = FrameServer(frozenset({PATH, self._prefix + PATH}), self._take, self._counts)
+        await self._server.start(bound, serve_tls)
+        connector = aiohttp.TCPConnector(
+            limit=CONNECTIONS_MAX, keepalive_timeout=KEEP_OPEN_S, ttl_dns_cache=RESOLVED_FOR_S, ssl=call_tls or True
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=REQUEST_S, sock_connect=CONNECT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={SENDER_HEADER: self._address, "Content-Type": "application/octet-stream"},
+            auto_decompress=False,
+        )
+
+    def _read_certificates(self) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+        """What this node shows and asks for as a server, and as a client; None where the default will do."""
+        serve = call = None
+        try:
+            if self._scheme == "https":
+                serve = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+                serve.load_cert_chain(self._cert or "", self._key)
+            if self._ca or serve:
+                call = ssl.create_default_context(cafile=self._ca)
+            if self._mutual and serve and call:
+                serve.load_verify_locations(self._ca)
+                serve.verify_mode = ssl.CERT_REQUIRED
+                call.load_cert_chain(self._cert or "", self._key)
+        except OSError as error:  # ssl.SSLError is one
+            raise CannotOpen(
+                f"the certificates (cert={self._cert}, key={self._key}, ca={self._ca}) cannot be used: {error}. "
+                "Name readable PEM files, a certificate and the key that belongs to it."
+            ) from error
+        return serve, call
+
+    async def aclose(self) -> None:
+        self._closed = True
+        self._mailbox.close()
+        if self._couriers:
+            await asyncio.wait(self._couriers, timeout=FLUSH_S)
+        couriers = list(self._couriers)
+        for courier in couriers:
+            courier.cancel()
+        await asyncio.gather(*couriers, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+        if self._server is not None:
+            await self._server.stop()
+
+    def statistics(self) -> Mapping[str, int]:
+        return {**self._counts, "queue_overflow": self._mailbox.dropped}
+
+    async def receive(self) -> Sequence[Datagram]:
+        return await self._mailbox.receive()
+
+    def _take(self, sender: str, frame: bytes) -> None:
+        self._counts["received"] += 1
+        self._mailbox.put(Datagram(sender, frame))
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def send(self, address: str, payload: bytes) -> None:
+        if len(payload) > MAX_FRAME:
+            raise ValueError(f"a frame of {len(payload)} bytes is over the {MAX_FRAME} that one HTTP body may have")
+        if not payload:
+            return  # nothing to carry, and a body could not tell it from garbage
+        queue = self._queues.get(address)
+        if queue is None and (queue := self._start_courier(address)) is None:
+            return
+        if len(queue) >= QUEUE_MAX:
+            queue.popleft()
+            self._counts["send_overflow"] += 1
+        queue.append(payload)
+
+    def _start_courier(self, address: str) -> deque[bytes] | None:
+        base = read_base(address)
+        if base is None:
+            self._counts["unresolved"] += 1
+        elif self._session is None or self._closed or len(self._queues) >= PEERS_MAX:
+            self._counts["send_failed"] += 1
+        else:
+            queue: deque[bytes] = deque()
+            self._queues[address] = queue
+            courier = asyncio.get_running_loop().create_task(
+                self._carry(address, base + PATH, queue, self._session), name=f"softmutex http: to {address}"
+            )
+            self._couriers.add(courier)
+            courier.add_done_callback(self._couriers.discard)
+            return queue
+        return None
+
+    async def _carry(self, address: str, url: str, queue: deque[bytes], session: aiohttp.ClientSession) -> None:
+        import aiohttp
+
+        try:
+            while queue:
+                body, frames = pack(queue)
+                self._counts["requests"] += 1
+                arrived = False
+                with contextlib.suppress(aiohttp.ClientError, OSError, ValueError):  # a time-out is an OSError
+                    async with session.post(url, data=body, allow_redirects=False) as answer:
+                        arrived = 200 <= answer.status < 300
+                self._counts["sent" if arrived else "send_failed"] += frames
+        finally:
+            del self._queues[address]
