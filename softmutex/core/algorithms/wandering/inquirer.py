@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 PROBE_LEAST: Final = SECOND // 20  # a probe may come at a bad moment; 1 + 2 + 3 + 4 of these are patient enough
+GIVEN_UP: Final = PROBES + 1
 
 
 class Inquiry:
@@ -226,7 +227,8 @@ class Inquirer:
                 self._found(inquiry, place, sight.presence)
                 return
             # Else it has the weaker one: our probe told it so.
-        elif place is not None and place.holder not in (desk.me, sender):
+        elif place is not None and place.holder not in (desk.me, sender) and place == desk.best.get(place.slot):
+            # An older sighting than the best is a cold trail.
             if sight.presence is Presence.PASSING:
                 inquiry.heir = place.holder
             if place.holder not in inquiry.asked:
@@ -235,14 +237,14 @@ class Inquirer:
                     self._probe_one(inquiry, place.holder)
         if not sight.free:
             inquiry.refused = True
-        if all(tries < 0 for tries in inquiry.asked.values()):
+        if all(tries < 0 or tries == GIVEN_UP for tries in inquiry.asked.values()):
             self._end_of_stage(inquiry)
 
     def _probe_one(self, inquiry: Inquiry, node: NodeId) -> None:
         seat = self.machine.seats.by_slot.get(inquiry.slot)
         rival = place_of(seat.token, self.desk.me) if seat is not None else None
         ballot = self._next_epoch(inquiry.slot) if inquiry.wide else 0
-        inquiry.asked[node] = 1
+        inquiry.asked[node] = 2  # counts as a repetition: its round trip is not the one of the others
         overlap = seat is not None and seat.using is not None
         self.desk.post(node, Probe(inquiry.number, inquiry.slot, ballot, rival, overlap))
 
@@ -253,8 +255,8 @@ class Inquirer:
         if not inquiry.wide:
             self._widen(inquiry)
             for node, tries in inquiry.asked.items():
-                if tries < 0:
-                    inquiry.asked[node] = 0  # those who answered are asked for the ballot
+                # Those who answered are asked for the ballot, those who did not are given up.
+                inquiry.asked[node] = 0 if tries < 1 else GIVEN_UP
             self._probe(inquiry)
             return
         slot = inquiry.slot

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
-from softmutex.core.algorithms.wandering.settings import BEAT, PATIENCE, PATIENCE_EACH, QUEUE, SECOND_BEAT
+from softmutex.core.algorithms.wandering.settings import BEAT, GRACE, PATIENCE, PATIENCE_EACH, QUEUE, SECOND_BEAT
 from softmutex.core.events import NOBODY, Instant, NodeId, RequestId, Ticket, Token
 from softmutex.core.messages import Bequest, Feed, Heard, Place, Presence, Queued, Seen, Sight, Want
 
@@ -34,7 +34,7 @@ STEPS: Final = 4
 class Post:
     """What a home knows of one slot's token."""
 
-    __slots__ = ("again", "lent", "more", "place", "relayed", "until")
+    __slots__ = ("again", "idle", "lent", "more", "place", "relayed", "until")
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -42,6 +42,7 @@ class Post:
         self.lent: dict[NodeId, RequestId] = {}  # tickets that are, or should be, in its queue
         self.more = False  # the holder asks for more when its queue is short
         self.relayed = 0  # times that it was seen
+        self.idle = False  # it was parked when it was fed last: the fed should have come at once
         self.again = 0  # waiters that asked again since it was last seen
 
 
@@ -107,7 +108,7 @@ class Registrar:
     def _asked_again(self, post: Post, ticket: Ticket) -> None:
         """The holder was told and did not come: the FEED was lost, or the holder is."""
         post.again += 1
-        if post.again >= 2 and self.desk.options.watch:
+        if (post.again >= 2 or post.idle) and self.desk.options.watch:
             self.machine.inquirer.start(post.place.slot, "a waiter was fed to the holder and asks again")
         self._feed(post, (ticket,))
         self.desk.post(ticket.node, Queued(ticket.request, self.patience))
@@ -134,7 +135,7 @@ class Registrar:
             post = self.posts.get(slot)
             if post is None and slot in self.desk.best:
                 post = self.posts[slot] = Post(self.desk.best[slot])
-                self._watch(post, 2 * BEAT)
+                self._watch(post, GRACE)
             if post is None:
                 self.machine.inquirer.start(slot, "somebody waits, and no token was ever seen here")
                 continue
@@ -143,10 +144,10 @@ class Registrar:
             tickets = self._next(1 if slots > 1 else QUEUE if post.until == 0 else max(1, low + 1 - len(post.lent)))
             if not tickets:
                 continue
-            idle = idle or post.until == 0
             if post.until == 0:
+                idle = post.idle = True
                 post.lent.clear()
-                self._watch(post, BEAT * 2)
+                self._watch(post, GRACE)
             post.more = len(post.lent) + len(tickets) > low
             post.lent.update(tickets)
             self._feed(post, tickets)
@@ -213,6 +214,7 @@ class Registrar:
         known_parked = not post.until and post.place == place
         post.place = place
         post.again = 0
+        post.idle = False
         post.lent = dict(seen.queue)
         if seen.lease:
             self._watch(post, seen.lease)
@@ -224,7 +226,7 @@ class Registrar:
         post.more = bool(self.ready or self.late or (tickets and (post.more or len(tickets) > LOW)))
         post.lent.update(tickets)
         if tickets and not seen.lease:
-            self._watch(post, 2 * BEAT)
+            self._watch(post, GRACE)
         desk.post(sender, Heard(place.slot, place.epoch, place.hop, tickets, post.more))
         if sender != desk.me and desk.options.watchers > 1:
             self._relay(post, seen, known_parked)
@@ -267,7 +269,7 @@ class Registrar:
             post.lent = dict(token.queue)
             post.more = token.more
             first = self.desk.me == token.watch[0] if token.watch else True
-            self._watch(post, 2 * BEAT if first else (SECOND_BEAT + 2) * BEAT)
+            self._watch(post, GRACE if first else (SECOND_BEAT + 2) * BEAT)
             if first and stand_in not in (NOBODY, place.holder):
                 # Who watched over us while we were the holder is the second one again, and waits longer.
                 self.desk.post(stand_in, Seen(place, (SECOND_BEAT + 2) * BEAT, token.queue))
@@ -296,7 +298,7 @@ class Registrar:
             post.until = 0
             self.desk.cancel(("watch", place.slot))
         else:
-            self._watch(post, 2 * BEAT)
+            self._watch(post, GRACE)
             lent = tuple(Ticket(node, request) for node, request in post.lent.items())
             if lent and presence is Presence.PARKED:
                 self._feed(post, lent[:QUEUE])
@@ -339,7 +341,7 @@ class Registrar:
         if place is not None and self.desk.learn(place):
             post = self.posts.setdefault(place.slot, Post(place))
             post.place = place
-            self._watch(post, 2 * BEAT)
+            self._watch(post, GRACE)
         for node, request in bequest.tickets:
             self.ready.setdefault(node, request)
         self.serve()

@@ -20,9 +20,10 @@ WHEN_ISOLATED: Final = ("wait", "proceed", "raise")
 QUEUE: Final = 32  # tickets in a token: what a datagram has room for
 
 # A holder speaks to its watchers so often; a watcher that hears nothing for `BEAT` + `SLACK` starts to probe. A
-# death is noticed SLACK to BEAT + SLACK later, 1.65 s at the median, and costs two messages a beat.
+# death is noticed SLACK to BEAT + SLACK later, 1.6 s at the median, and costs two messages a beat.
 BEAT: Final = 8 * SECOND // 5
-SLACK: Final = 9 * SECOND // 10  # at least; six retransmission time-outs where the network is slow
+SLACK: Final = 4 * SECOND // 5  # at least; more where the network is slow
+GRACE: Final = BEAT + SLACK  # for a token that is on its way to somebody who will speak for it
 SECOND_BEAT: Final = 4  # the second watcher hears every so-many-th beat
 PARKED_BEAT: Final = 60 * SECOND  # idle traffic of the whole group: 2 messages each 60 s
 

@@ -45,7 +45,7 @@ class Watch:
 
     @property
     def lease(self) -> Duration:
-        return BEAT + max(SLACK, 6 * self.desk.rto)
+        return BEAT + max(SLACK, 4 * self.desk.rto)
 
     def appoint(self, seat: Seat) -> NodeId:
         """Let the token name its watchers, if it names none. Who is to hear of it now."""
@@ -122,7 +122,7 @@ class Watch:
         if seat.tries == 0:
             seat.sent_at = desk.now
         seat.tries += 1
-        desk.timer(("beat", slot), desk.now + 2 * desk.rto)
+        desk.timer(("beat", slot), desk.now + desk.rto)
 
     def fired(self, slot: int) -> None:
         seat = self.machine.seats.by_slot.get(slot)
