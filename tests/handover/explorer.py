@@ -1,0 +1,423 @@
+"""Every interleaving of a few nodes that pass one token to each other, up to stated bounds.
+
+What was once sent can be delivered at any time, in any order, any number of times or never: the network is the set of
+all messages ever sent, so loss, duplication, delay and reordering are all there without a choice of faults. A timer
+that is set may fire at any moment. An offer may be refused. What is bounded is how often nodes begin something of their
+own (`Bounds`); within the bounds the search is complete: it ends when no new state is left.
+
+The state of a node and its answer to an event are computed by the real `Handover`, once for each pair, and remembered;
+a state of the whole is then a few small integers, and some hundred thousand of them are visited in a second.
+
+Checked in every state
+    one holder      at most one node may use the token or take it back by itself
+    one taker       each hop of the token is taken once
+    no breach       the machine finds nothing wrong with its own state, and cancels no timer that is not set
+    it can finish   if what is in flight is lost, but nothing after it, the hand-over ends and the token is somewhere
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from softmutex.core.errors import InvariantBreach
+from softmutex.core.events import CancelTimer, Effect, NodeId, Send, SetTimer, TimerName, Token
+from softmutex.core.handover import Failed, Gone, Handover, Outgoing, Passing, Stage, Taken
+from softmutex.core.messages import Accept, Done, Message, Refuse, Void
+
+TOKEN = Token(epoch=0, stamp=7, id=7, hop=0)
+NOW = 0
+
+
+@dataclass(frozen=True)
+class Bounds:
+    nodes: int = 2
+    attempts: int = 3  # hand-overs begun, all nodes together
+    resends: int = 1
+    replies: int = 3  # promises made by one node (an offer delivered again after it was forgotten is a new promise)
+    promises: int = 2  # remembered at a time
+    memory: int = 8
+    early: bool = False  # pipelined: offers while the token is in use, withdrawals
+    refusals: bool = False
+    impostors: bool = False  # every message is delivered under other names too
+    prune: bool = True  # take out answers that can no longer matter, see `_deaf`
+    finish: bool = True  # check that it can finish; not where a memory of one makes senders give up
+
+
+class Posted(NamedTuple):
+    kind: str  # tuples of different messages with the same numbers are equal
+    sender: NodeId
+    to: NodeId
+    message: Message
+
+
+class NodeState(NamedTuple):
+    """One node, frozen: what it may use, the inside of its Handover, and the timers that are set."""
+
+    held: Token | None
+    begun: int  # hand-overs begun by this node
+    last_nonce: int
+    outgoing: tuple[tuple[Any, ...], ...]
+    promises: tuple[tuple[Any, ...], ...]
+    settled: tuple[tuple[Any, ...], ...]
+    timers: tuple[TimerName, ...]
+
+
+class Act(NamedTuple):
+    """Something that can happen at a node."""
+
+    what: str  # give, offer_early, commit, withdraw, deliver, refuse, fire, late, renounce
+    node: NodeId
+    about: Any = None
+
+    def __str__(self) -> str:
+        if isinstance(self.about, Posted):
+            message = self.about.message
+            said = [f"hop={part.hop}" if isinstance(part, Token) else str(part) for part in message]
+            return f"{self.what} {self.about.kind}({', '.join(said)}) from {self.about.sender} to {self.node}"
+        return f"{self.what} at {self.node}" + (f" ({self.about})" if self.about is not None else "")
+
+
+class Step(NamedTuple):
+    """What an act does to its node."""
+
+    after: int  # the node's new state
+    sent: int  # bit set of messages
+    taken: int  # the hop that was taken, or 0
+    gone: bool
+    breach: str
+
+
+class Found(AssertionError):
+    """The explorer found a state that must not be; says how to get there."""
+
+
+class State(NamedTuple):
+    nodes: tuple[int, ...]
+    network: int  # bit set of every message that can still arrive
+    taken: int  # bit set of hops
+    gone: bool
+
+
+class Path(NamedTuple):
+    act: Act
+    before: Path | None
+
+
+class NoChance:
+    def random(self) -> float:
+        return 0.0
+
+
+class Explorer:
+    def __init__(self, variant: type[Handover], passing: Passing, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.passing = passing
+        limits = {"PROMISES": bounds.promises, "MEMORY": bounds.memory}
+        self.variant: type[Handover] = type(variant.__name__, (variant,), limits)
+        self.members = tuple(range(1, bounds.nodes + 1))
+        self.nodes: list[NodeState] = []
+        self.node_ids: dict[NodeState, int] = {}
+        self.posted: list[Posted] = []
+        self.posted_bits: dict[Posted, int] = {}
+        self.steps: dict[tuple[NodeId, int, Act], Step] = {}
+        self.choices: dict[tuple[NodeId, int], list[Act]] = {}
+        self.deaf: dict[tuple[NodeId, int], int] = {}
+        self.finishes: dict[tuple[int, ...], str] = {}
+        self.visited = 0
+        self.deepest = 0
+        self.transitions = 0
+        self.happened: set[tuple[str, str]] = set()  # (act or message delivered, outcome)
+
+    # --- the search --------------------------------------------------------------------------------------------------
+
+    def explore(self) -> None:
+        first = State(tuple(self._intern(self._fresh(node)) for node in self.members), 0, 0, False)
+        seen = {first}
+        level: list[tuple[State, Path | None]] = [(first, None)]
+        while level:
+            following: list[tuple[State, Path | None]] = []
+            for state, path in level:
+                self._check(state, path)
+                if self.bounds.finish:
+                    self._check_finish(state, path)
+                for act, after in self._successors(state, path):
+                    self.transitions += 1
+                    if after not in seen:
+                        seen.add(after)
+                        following.append((after, Path(act, path)))
+            self.deepest += bool(following)
+            level = following
+            self.visited = len(seen)
+
+    def _successors(self, state: State, path: Path | None) -> Iterator[tuple[Act, State]]:
+        begun = sum(self.nodes[frozen].begun for frozen in state.nodes)
+        for index, node in enumerate(self.members):
+            for act in self._acts(node, state.nodes[index], begun, state.network):
+                step = self._step(node, state.nodes[index], act)
+                if step.breach:
+                    raise Found(self._story(f"breach at node {node}: {step.breach}", Path(act, path)))
+                if step.taken and state.taken >> step.taken & 1:
+                    raise Found(self._story(f"hop {step.taken} is taken twice", Path(act, path)))
+                nodes = (*state.nodes[:index], step.after, *state.nodes[index + 1 :])
+                network = (state.network | step.sent) & ~self._deaf(node, step.after)
+                after = State(nodes, network, state.taken | (step.taken and 1 << step.taken), state.gone or step.gone)
+                if after != state:
+                    yield act, after
+
+    def _acts(self, node: NodeId, frozen: int, begun: int, network: int) -> Iterator[Act]:
+        if (node, frozen) not in self.choices:
+            self.choices[node, frozen] = list(self._own_acts(node, self.nodes[frozen]))
+        for act in self.choices[node, frozen]:
+            if begun < self.bounds.attempts or act.what not in ("give", "offer_early"):
+                yield act
+        while network:
+            bit = network & -network
+            network ^= bit
+            posted = self.posted[bit.bit_length() - 1]
+            if posted.to == node and self._may_arrive(posted, self.nodes[frozen]):
+                yield Act("deliver", node, posted)
+                if self.bounds.refusals and posted.kind == "Offer":
+                    yield Act("refuse", node, posted)
+                if self.bounds.impostors:
+                    for other in self.members:
+                        if other not in (node, posted.sender):
+                            yield Act("deliver", node, posted._replace(sender=other))
+
+    def _own_acts(self, node: NodeId, state: NodeState) -> Iterator[Act]:
+        for timer in state.timers:
+            yield Act("fire", node, timer)
+        if state.held is not None and not state.outgoing:
+            for other in self.members:
+                if other != node:
+                    yield Act("give", node, other)
+                    if self.bounds.early:
+                        yield Act("offer_early", node, other)
+        if self.bounds.early and state.outgoing:
+            if state.held is not None:
+                yield Act("commit", node)
+            yield Act("withdraw", node)
+        if state.promises:
+            if self.passing is Passing.THREE_WAY:
+                yield Act("late", node)
+            elif self.bounds.early:
+                yield Act("renounce", node)
+
+    def _may_arrive(self, posted: Posted, state: NodeState) -> bool:
+        made = state.last_nonce - self._fresh(posted.to).last_nonce
+        return posted.kind != "Offer" or made < state.begun + self.bounds.replies
+
+    def _deaf(self, node: NodeId, frozen: int) -> int:
+        """Answers to hand-overs that this node has finished with can never matter again: they are taken out.
+
+        Sound as long as nonces do not come back; a test holds that it hides no state of any node.
+        """
+        known = self.deaf.get((node, frozen)) if self.bounds.prune else 0
+        if known is not None:
+            return known
+        state = self.nodes[frozen]
+        open_nonces = {outgoing[0] for outgoing in state.outgoing}
+        mask = 0
+        for index, posted in enumerate(self.posted):
+            if (
+                posted.to == node
+                and isinstance(posted.message, Accept | Done | Refuse | Void)
+                and posted.message.nonce < state.last_nonce
+                and posted.message.nonce not in open_nonces
+            ):
+                mask |= 1 << index
+        self.deaf[node, frozen] = mask
+        return mask
+
+    # --- the checks --------------------------------------------------------------------------------------------------
+
+    def _check(self, state: State, path: Path | None) -> None:
+        owners = [
+            node for node, frozen in zip(self.members, state.nodes, strict=True) if self._owns(self.nodes[frozen])
+        ]
+        if len(owners) > 1:
+            raise Found(self._story(f"nodes {owners} may both use the token", path))
+
+    @staticmethod
+    def _owns(state: NodeState) -> bool:
+        return state.held is not None or any(Stage(outgoing[4]) is not Stage.COMMITTED for outgoing in state.outgoing)
+
+    def _check_finish(self, state: State, path: Path | None) -> None:
+        """Lose everything in flight, then nothing more: fire the timers in turn, deliver at once, and see it end."""
+        if state.nodes not in self.finishes:
+            self.finishes[state.nodes] = self._finish(state.nodes)
+        end = self.finishes[state.nodes]
+        if state.gone and end == "lost":
+            end = "gone"  # a sender had given up before
+        if end not in ("here", "gone") and not (end == "lost" and self.passing is Passing.THREE_WAY):
+            raise Found(self._story(f"with no more faults it ends like this: {end}", path))
+
+    def _finish(self, frozen: tuple[int, ...]) -> str:
+        nodes = list(frozen)
+        last_ask = any(
+            Stage(outgoing[4]) is Stage.COMMITTED and outgoing[6] > 2 * self.bounds.resends
+            for node in frozen
+            for outgoing in self.nodes[node].outgoing
+        )
+        gone = False
+        queue: list[int] = []
+        for _ in range(60 * len(nodes)):
+            if queue:
+                posted = self.posted[queue.pop(0)]
+                index, act = posted.to - 1, Act("deliver", posted.to, posted)
+            else:
+                choice = self._next_in_order(nodes)
+                if choice is None:
+                    break
+                index, act = choice
+            step = self._step(index + 1, nodes[index], act)
+            if step.breach:
+                return step.breach
+            nodes[index] = step.after
+            gone = gone or step.gone
+            queue.extend(bit for bit in range(step.sent.bit_length()) if step.sent >> bit & 1)
+        else:
+            return "it goes on for ever"
+        if gone:
+            return "gone" if last_ask else "a sender gives up although it is answered"
+        if any(self.nodes[node].outgoing for node in nodes):
+            return "stuck"
+        return "here" if any(self.nodes[node].held is not None for node in nodes) else "lost"
+
+    def _next_in_order(self, nodes: list[int]) -> tuple[int, Act] | None:
+        for index, frozen in enumerate(nodes):
+            state = self.nodes[frozen]
+            if state.timers:
+                return index, Act("fire", index + 1, state.timers[0])
+            if state.held is not None and state.outgoing:
+                return index, Act("commit", index + 1)
+        return None
+
+    def _story(self, what: str, path: Path | None) -> str:
+        acts: list[str] = []
+        while path is not None:
+            acts.append(str(path.act))
+            path = path.before
+        lines = [f"  {number}. {act}" for number, act in enumerate(reversed(acts), 1)]
+        return "\n".join([f"{self.variant.__name__}, {self.passing}: {what}", *lines])
+
+    # --- one node ----------------------------------------------------------------------------------------------------
+
+    def _fresh(self, node: NodeId) -> NodeState:
+        return NodeState(TOKEN if node == 1 else None, 0, node * 1000, (), (), (), ())
+
+    def _intern(self, state: NodeState) -> int:
+        if state not in self.node_ids:
+            self.node_ids[state] = len(self.nodes)
+            self.nodes.append(state)
+        return self.node_ids[state]
+
+    def _post(self, posted: Posted) -> int:
+        if posted not in self.posted_bits:
+            self.posted_bits[posted] = 1 << len(self.posted)
+            self.posted.append(posted)
+            self.deaf.clear()
+        return self.posted_bits[posted]
+
+    def _step(self, node: NodeId, frozen: int, act: Act) -> Step:
+        key = (node, frozen, act)
+        step = self.steps.get(key)
+        if step is None:
+            step = self.steps[key] = self._compute(node, self.nodes[frozen], act)
+        return step
+
+    def _compute(self, node: NodeId, state: NodeState, act: Act) -> Step:
+        handover = self._thaw(node, state)
+        out: list[Effect] = []
+        try:
+            held, begun, outcome = self._perform(handover, state, act, out)
+        except InvariantBreach as breach:
+            return Step(0, 0, 0, False, str(breach))
+        what = act.about.kind if isinstance(act.about, Posted) else act.what
+        self.happened.add((what, type(outcome).__name__))
+        taken, gone, breach_text = 0, False, ""
+        match outcome:
+            case Taken(token):
+                taken = token.hop
+                breach_text = "" if held is None else "takes the token and has it already"
+                held = token
+            case Failed(token):
+                held = token
+            case Gone():
+                gone = True
+        timers = list(state.timers)
+        if act.what == "fire":
+            timers.remove(act.about)
+        sent = 0
+        for effect in out:
+            match effect:
+                case Send(to, message):
+                    sent |= self._post(Posted(type(message).__name__, node, to, message))
+                case SetTimer(timer):
+                    timers = [*(other for other in timers if other != timer), timer]
+                case CancelTimer(timer):
+                    if timer not in timers:
+                        breach_text = f"cancels {timer}, which is not set"
+                    timers = [other for other in timers if other != timer]
+        return Step(self._intern(self._freeze(handover, held, begun, timers)), sent, taken, gone, breach_text)
+
+    def _perform(
+        self, handover: Handover, state: NodeState, act: Act, out: list[Effect]
+    ) -> tuple[Token | None, int, Any]:
+        held, begun = state.held, state.begun
+        outcome: Any = None
+        match act.what:
+            case "give":
+                assert held is not None
+                outcome, held, begun = handover.give(held, act.about, NOW, out), None, begun + 1
+            case "offer_early":
+                assert held is not None
+                handover.offer_early(held, act.about, NOW, out)
+                begun += 1
+            case "commit":
+                assert held is not None
+                outcome, held = handover.commit(held, NOW, out), None
+            case "withdraw":
+                token = state.outgoing[0][1]
+                if handover.withdraw(token, out):
+                    held = token
+            case "renounce":
+                handover.renounce(out)
+            case "late":
+                for name, promise in handover._promises.items():
+                    if promise.until is not None:
+                        handover._promises[name] = promise._replace(until=NOW - 1)
+            case "fire":
+                outcome = handover.fired(act.about, NOW, out)
+            case "deliver" | "refuse":
+                posted: Posted = act.about
+                outcome = handover.received(posted.sender, posted.message, NOW, out, act.what == "deliver")
+        return held, begun, outcome
+
+    def _thaw(self, node: NodeId, state: NodeState) -> Handover:
+        handover = self.variant(node, NoChance(), self.passing, patience=0, resends=self.bounds.resends)
+        handover._last_nonce = state.last_nonce
+        for values in state.outgoing:
+            nonce, token, to, released, stage, reply, tries = values
+            outgoing = Outgoing(nonce, token, to, released, NOW)
+            outgoing.stage, outgoing.reply, outgoing.tries = Stage(stage), reply, tries
+            handover._outgoing[nonce] = outgoing
+        handover._promises.update(state.promises)
+        handover._settled.update(state.settled)
+        return handover
+
+    @staticmethod
+    def _freeze(handover: Handover, held: Token | None, begun: int, timers: list[TimerName]) -> NodeState:
+        return NodeState(
+            held,
+            begun,
+            handover._last_nonce,
+            tuple(
+                (o.nonce, o.token, o.to, o.released, int(o.stage), o.reply, o.tries)
+                for o in handover._outgoing.values()
+            ),
+            tuple(handover._promises.items()),
+            tuple(handover._settled.items()),
+            tuple(timers),
+        )
