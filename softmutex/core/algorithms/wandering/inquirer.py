@@ -45,7 +45,7 @@ GIVEN_UP: Final = PROBES + 1
 
 
 class Inquiry:
-    __slots__ = ("answered", "asked", "heir", "number", "refused", "sent_at", "slot", "tries", "why", "wide")
+    __slots__ = ("answered", "asked", "heir", "news", "number", "refused", "sent_at", "slot", "tries", "why", "wide")
 
     def __init__(self, slot: int, why: str, number: int) -> None:
         self.slot = slot
@@ -53,6 +53,7 @@ class Inquiry:
         self.number = number
         self.wide = False
         self.asked: dict[NodeId, int] = {}  # node -> probes sent without an answer; -1: it answered
+        self.news = False  # the wide stage heard of a later sighting than the near one
         self.refused = False  # somebody promised the ballot to another
         self.heir: NodeId = 0  # to whom somebody says it is passing the token
         self.sent_at: Instant = 0
@@ -206,10 +207,11 @@ class Inquirer:
     def sighted(self, sender: NodeId, sight: Sight) -> None:
         desk = self.desk
         place = sight.place
+        news = False
         if place is not None:
             if place.slot != sight.slot:
                 return
-            desk.learn(place)
+            news = desk.learn(place)
         seat = self.machine.seats.by_slot.get(sight.slot)
         if sight.number == 0:
             if seat is not None and not seat.giving and not seat.doubt and desk.outranked(seat.token) is not None:
@@ -221,8 +223,10 @@ class Inquirer:
         if inquiry.asked[sender] == 1:
             desk.measured(desk.now - inquiry.sent_at)
         inquiry.asked[sender] = -1
+        inquiry.news = inquiry.news or (news and inquiry.wide)
         if sight.presence in (Presence.PARKED, Presence.IN_USE) and place is not None:
-            own = None if seat is None else place_of(seat.token, desk.me)
+            out_of_hands = seat is None or self.machine.seats.presence(sight.slot) is Presence.PASSING
+            own = None if seat is None or out_of_hands else place_of(seat.token, desk.me)
             if own is None or (not same_token(own, place) and rank(place) > rank(own)):
                 self._found(inquiry, place, sight.presence)
                 return
@@ -263,8 +267,8 @@ class Inquirer:
         answers = sum(tries < 0 for tries in inquiry.asked.values())
         silent = [node for node, tries in inquiry.asked.items() if tries >= 0]
         seat = self.machine.seats.by_slot.get(slot)
-        if inquiry.heir and inquiry.asked.get(inquiry.heir) == -1:
-            self._again(inquiry, SECOND // 2)  # it is between two nodes that are well
+        if inquiry.news or (inquiry.heir and inquiry.asked.get(inquiry.heir) == -1):
+            self._again(inquiry, SECOND // 4)  # it was on its way just now, or is between two nodes that are well
         elif self._cut_off(answers, len(inquiry.asked)):
             self._isolated(inquiry)
         elif inquiry.refused:
@@ -344,6 +348,12 @@ class Inquirer:
     def _stop(self, inquiry: Inquiry) -> None:
         del self.inquiries[inquiry.slot]
         self.desk.cancel(("probe", inquiry.slot))
+
+    def seen(self, place: Place) -> None:
+        """Its holder spoke to us: no need to look for it."""
+        inquiry = self.inquiries.get(place.slot)
+        if inquiry is not None and self.machine.seats.by_slot.get(place.slot) is None:
+            self._found(inquiry, place, Presence.IN_USE)
 
     def came(self, slot: int) -> None:
         """The token is here: no need to look for it."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import ClassVar
 
-from softmutex.core.algorithms.wandering.desk import Desk
+from softmutex.core.algorithms.wandering.desk import Desk, place_of
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
 from softmutex.core.algorithms.wandering.registrar import Registrar
 from softmutex.core.algorithms.wandering.seats import Seats
@@ -199,6 +199,9 @@ class Wandering:
         if better is not None:
             desk.post(sender, Sight(0, token.slot, better, Presence.ABSENT, False))
             return False
+        seat = self.seats.by_slot.get(token.slot)
+        if seat is not None and desk.learn(place_of(token, sender)) and not seat.giving:
+            self.inquirer.doubt(seat)
         needed = bool(self.waiter.waiting) and self.seats.in_use < desk.options.each
         if needed:
             self.waiter.offered()

@@ -211,6 +211,8 @@ class Registrar:
             post = self.posts[place.slot] = Post(place)
         elif same_token(post.place, place) and place.hop < post.place.hop:
             return  # overtaken
+        if sender != desk.me:
+            self.machine.inquirer.seen(place)
         known_parked = not post.until and post.place == place
         post.place = place
         post.again = 0
