@@ -80,7 +80,7 @@ class Laws:
 
     # --- disturbances ------------------------------------------------------------------------------------------------
 
-    def disturbed(self, at: Instant, what: str) -> None:
+    def disturbed(self, at: Instant) -> None:
         self._disturbed_at = at
 
     def always_disturbed(self) -> None:
@@ -93,7 +93,10 @@ class Laws:
 
     def excused(self, at: Instant) -> bool:
         """Whether something went wrong so lately that its consequences may still begin."""
-        return self._always or (self._disturbed_at is not None and at <= self._disturbed_at + self._grace)
+        network, group = self._world.network, self._world.group
+        if self._always or network.cuts or network.slow or group.paused:
+            return True
+        return self._disturbed_at is not None and at <= self._disturbed_at + self._grace
 
     # --- what happens ------------------------------------------------------------------------------------------------
 

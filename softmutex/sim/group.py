@@ -41,6 +41,7 @@ class Group:
         self.nodes: dict[NodeId, SimNode] = {}
         self.living: list[NodeId] = []
         self.forced_leaves = 0
+        self.paused = 0
         self._world = world
         self._scenario = world.scenario
         self._make = make
@@ -95,7 +96,7 @@ class Group:
 
     def kill(self, node: SimNode) -> None:
         """SIGKILL: nothing is said, and the others find out."""
-        self._world.laws.disturbed(self._world.now, "kill")
+        self._world.laws.disturbed(self._world.now)
         self._remove(node, seen_after_s=self._scenario.detection_s)
 
     def _switch_off(self, node: SimNode) -> None:
@@ -110,6 +111,8 @@ class Group:
         mine = {token.id for token in node.machine.view().tokens} | tally.committed_by_or_to(node.id)
         del self.nodes[node.id]
         self.living.remove(node.id)
+        if node.backlog is not None:
+            self.paused -= 1
         node.awake, node.backlog = False, None
         for running in node.holds.values():
             world.running.remove(running)
@@ -137,7 +140,7 @@ class Group:
     def pause(self, node: SimNode) -> None:
         """SIGSTOP: the whole process, A included."""
         if node.awake:
-            self._world.laws.disturbed(self._world.now, "pause")
+            self.paused += 1
             node.awake = False
             node.backlog = []
 
@@ -146,6 +149,8 @@ class Group:
         backlog, node.backlog = node.backlog, None
         if backlog is None:
             return
+        self.paused -= 1
+        self._world.laws.disturbed(self._world.now)
         node.awake = True
         messages: list[Event] = [event for event in backlog if type(event) is Received]
         others = [event for event in backlog if type(event) is not Received]

@@ -48,7 +48,8 @@ class Result:
 
     @property
     def fairness(self) -> float:
-        return jain(list(self.acquired.values()))
+        """Jain's index over the nodes that were there from the beginning to the end."""
+        return jain([count for node, count in self.acquired.items() if node <= self.scenario.nodes])
 
     @property
     def busy(self) -> float:

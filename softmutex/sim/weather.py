@@ -104,7 +104,7 @@ class Doom:
         if self._armed and isinstance(message, (Offer, Commit)) and type(message) is tally.carrier:
             self._armed = False
             self._nonce = message.nonce
-            world.laws.disturbed(world.now, "token loss")
+            world.laws.disturbed(world.now)
             tally.gone([message.token.id], world.now)
             if not tally.resent:
                 world.network.release(self)
@@ -180,7 +180,7 @@ def _clocks(world: World, fault: Clocks) -> None:
 
 
 def _jump(world: World, stride: int, by: Duration, rate: float) -> None:
-    world.laws.disturbed(world.now, "clock jump")
+    world.laws.disturbed(world.now)
     for node in list(world.nodes.values()):
         if node.id % stride == 0:
             shown = world.now if node.clock is None else node.clock.shows(world.now)
@@ -212,11 +212,11 @@ def _divide(world: World, fault: Partition) -> None:
 
     def mend() -> None:
         world.network.mend(cut)
-        world.laws.disturbed(world.now, "partition heals")
+        world.laws.disturbed(world.now)
         if fault.seen_after_s is not None:
             _look(world, side, apart=False)
 
-    world.laws.disturbed(world.now, "partition")
+    world.laws.disturbed(world.now)
     world.network.cut(cut)
     length = fault.end_s - fault.start_s
     world.after(round(length * SECOND), mend)
@@ -253,7 +253,7 @@ def _clog(world: World, fault: Clog) -> None:
         if world.rough:
             living = world.group.living
             world.network.slow_down(living[turn % len(living)], round(fault.delay_s * SECOND))
-            world.laws.disturbed(world.now, "clogged links")
+            world.laws.disturbed(world.now)
             world.after(every, next_one, turn + 1)
 
     world.after(every, next_one, 0)
