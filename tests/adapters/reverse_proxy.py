@@ -17,7 +17,7 @@ class ReverseProxy:
         self._names = (f"node-{number}" for number in itertools.count(1))
 
     async def __aenter__(self) -> Self:
-        # It keeps nothing open between requests, so that what a node leaves behind can be told from what is the proxy's.
+        # Nothing stays open between requests: what a node leaves behind must not be taken for the proxy's.
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
         self._runner = web.ServerRunner(web.Server(self._pass_on, keepalive_timeout=0))
         await self._runner.setup()

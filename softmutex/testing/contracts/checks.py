@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from softmutex.ports import Closed
@@ -26,6 +26,22 @@ async def eventually(condition: Callable[[], bool], otherwise: str, within_s: fl
     while not condition():
         check(loop.time() < deadline, f"{otherwise} (waited {within_s:g} s)")
         await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def repeating(act: Callable[[], object]) -> AsyncIterator[None]:
+    """Datagrams may be lost: `act` is done again and again until the body ends."""
+
+    async def repeat() -> None:
+        while True:
+            act()
+            await asyncio.sleep(0.05)
+
+    repeater = asyncio.ensure_future(repeat())
+    try:
+        yield
+    finally:
+        await drop(repeater)
 
 
 class Holdings:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import ClassVar
 
 from softmutex.ports import CannotOpen, Datagram, Transport
-from softmutex.testing.contracts.checks import Holdings, T, check, eventually, in_time, must_be_closed
+from softmutex.testing.contracts.checks import Holdings, T, check, eventually, in_time, must_be_closed, repeating
 
 
 class TransportContract:
@@ -79,7 +79,7 @@ class TransportContract:
                 for payload in sorted(sent - arrived):
                     here.send(there.address, payload)
 
-            async with self._repeating(send_the_rest):
+            async with repeating(send_the_rest):
                 await self._in_time(collect(), "not every size arrives")
 
     async def test_t2_one_that_is_too_large_is_refused_by_send(self) -> None:
@@ -134,7 +134,7 @@ class TransportContract:
             for _ in range(3):
                 here.send(there.address, b"early")
             await asyncio.sleep(0.05)
-            async with self._repeating(lambda: here.send(there.address, b"late")):
+            async with repeating(lambda: here.send(there.address, b"late")):
                 first = (await self._in_time(there.receive(), "nothing arrives"))[0]
             check(first.payload == b"early", "what was sent before the first receive is lost")
 
@@ -157,7 +157,7 @@ class TransportContract:
     async def test_t5_a_reply_to_the_source_reaches_the_sender(self) -> None:
         async with self._opened(2) as (here, there):
             asked = await self._must_arrive(here, there)
-            async with self._repeating(lambda: there.send(asked.source, b"reply")):
+            async with repeating(lambda: there.send(asked.source, b"reply")):
                 await self._in_time(self._until(here, b"reply"), f"no reply reaches {asked.source!r}")
 
     # --- T6 ---------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class TransportContract:
 
     async def _must_arrive(self, sender: Transport, receiver: Transport) -> Datagram:
         """It still works: a datagram arrives, if need be the tenth of its kind."""
-        async with self._repeating(lambda: sender.send(receiver.address, b"still there?")):
+        async with repeating(lambda: sender.send(receiver.address, b"still there?")):
             return await self._in_time(self._until(receiver, b"still there?"), "nothing arrives any more")
 
     @staticmethod
@@ -219,22 +219,6 @@ class TransportContract:
             for datagram in await receiver.receive():
                 if datagram.payload == payload:
                     return datagram
-
-    @contextlib.asynccontextmanager
-    async def _repeating(self, act: Callable[[], object]) -> AsyncIterator[None]:
-        """Datagrams may be lost: `act` is done again until the body ends."""
-
-        async def repeat() -> None:
-            while True:
-                act()
-                await asyncio.sleep(0.05)
-
-        repeater = asyncio.ensure_future(repeat())
-        try:
-            yield
-        finally:
-            repeater.cancel()
-            await asyncio.wait([repeater])
 
     async def _in_time(self, what: Awaitable[T], otherwise: str) -> T:
         return await in_time(what, otherwise, self.patience_s)

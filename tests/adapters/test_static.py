@@ -1,0 +1,114 @@
+"""A fixed list of names, when the names move."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+from softmutex_adapters.memberships.static import StaticMembership
+
+from softmutex.core.errors import ConfigError
+from softmutex.ports import Member
+from softmutex.testing.contracts.checks import eventually
+
+
+class Zone(dict[str, list[str]]):
+    """What the name server says today."""
+
+    def __call__(self, host: str, port: int, *_: Any, **options: Any) -> Any:
+        if host not in self:
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (address, port)) for address in self[host]]
+
+
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch) -> Zone:
+    zone = Zone()
+    monkeypatch.setattr(socket, "getaddrinfo", zone)
+    return zone
+
+
+@pytest.fixture
+async def static(no_leaks: None) -> AsyncIterator[Callable[..., StaticMembership]]:
+    made: list[StaticMembership] = []
+
+    def make(*addresses: str, refresh: float = 0.01) -> StaticMembership:
+        made.append(StaticMembership(addresses, refresh=refresh))
+        return made[-1]
+
+    yield make
+    for membership in made:
+        await membership.aclose()
+
+
+async def shown(membership: StaticMembership) -> list[str]:
+    members: Sequence[Member] = await asyncio.wait_for(membership.watch(), 5)
+    return [member.address for member in members]
+
+
+Static = Callable[..., StaticMembership]
+
+
+async def test_literal_addresses_are_there_at_once_and_names_when_they_are_known(static: Static, zone: Zone) -> None:
+    zone["ftp.test"] = ["192.0.2.10"]
+    membership = static("ftp.test:9431", "192.0.2.1:9431", "[fd00:0::1]:9431")
+    assert await shown(membership) == ["192.0.2.1:9431", "[fd00::1]:9431"]
+    assert await shown(membership) == ["192.0.2.10:9431", "192.0.2.1:9431", "[fd00::1]:9431"]
+
+
+async def test_a_name_with_several_addresses_is_several_members(static: Static, zone: Zone) -> None:
+    zone["ftp.test"] = ["192.0.2.12", "192.0.2.11", "192.0.2.11"]
+    membership = static("ftp.test:9431")
+    assert await shown(membership) == []
+    assert await shown(membership) == ["192.0.2.11:9431", "192.0.2.12:9431"]
+
+
+async def test_a_name_that_moves_is_followed_and_one_that_vanishes_keeps_its_address(
+    static: Static, zone: Zone
+) -> None:
+    zone["ftp.test"] = ["192.0.2.10"]
+    membership = static("ftp.test:9431")
+    assert [await shown(membership), await shown(membership)] == [[], ["192.0.2.10:9431"]]
+    zone["ftp.test"] = ["192.0.2.20"]
+    assert await shown(membership) == ["192.0.2.20:9431"]
+    failed_before = membership.statistics()["lookups_failed"]
+    del zone["ftp.test"]
+    waiting = asyncio.ensure_future(membership.watch())
+    await eventually(lambda: membership.statistics()["lookups_failed"] >= failed_before + 2, "nobody asks again")
+    assert not waiting.done()
+    zone["ftp.test"] = ["192.0.2.30"]
+    assert [member.address for member in await asyncio.wait_for(waiting, 5)] == ["192.0.2.30:9431"]
+
+
+async def test_the_own_address_is_left_out(static: Static) -> None:
+    membership = static("192.0.2.1:9431", "192.0.2.2:9431")
+    await membership.join(Member("192.0.2.2:9431"))
+    assert await shown(membership) == ["192.0.2.1:9431"]
+
+
+async def test_addresses_of_http_transports_are_passed_on_as_they_are(static: Static) -> None:
+    assert await shown(static("https://ftp.test/prefix")) == ["https://ftp.test/prefix"]
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("static://", "names no address"),
+        ("static://ftp1", "names no port"),
+        ("static://ftp1:0", "port 0"),
+        ("static://ftp1:99999", "between 0 and 65535"),
+        ("static://fd00::1:9431", "goes into brackets"),
+        ("static://ftp1:9431?refesh=3", "Did you mean 'refresh'"),
+        ("static://ftp1:9431?refresh=soon", "not a number"),
+    ],
+)
+def test_a_list_that_cannot_be_meant_is_refused_with_the_remedy(url: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        StaticMembership.from_url(url)
+
+
+async def test_a_url_is_a_list_of_addresses() -> None:
+    membership = StaticMembership.from_url("static://192.0.2.1:9431, 192.0.2.2:9431,?refresh=5")
+    assert await shown(membership) == ["192.0.2.1:9431", "192.0.2.2:9431"]
+    await membership.aclose()
