@@ -254,12 +254,13 @@ class Wandering:
             self.waiter.ask_again()
 
     def _missed(self, left: tuple[NodeId, ...]) -> None:
-        """A death that the membership tells of before the watch noticed."""
+        """A death that the membership tells of before the watch noticed: of the holder, or of the home before us."""
+        if self.desk.home != self.desk.me or not self.desk.options.watch:
+            return
         for slot, post in list(self.registrar.posts.items()):
-            if post.place.holder in left and slot not in self.seats.by_slot and self.desk.options.watch:
-                mine = self.desk.me in self.desk.homes(1)
-                if mine and (post.until or post.lent):
-                    self.inquirer.start(slot, "its holder left the group")
+            lost = post.second or post.place.holder in left
+            if slot not in self.seats.by_slot and (post.until or post.lent) and lost:
+                self.inquirer.start(slot, "its holder or its home left the group")
 
     def _leave(self) -> None:
         self.seats.leaving = True

@@ -34,7 +34,7 @@ STEPS: Final = 4
 class Post:
     """What a home knows of one slot's token."""
 
-    __slots__ = ("again", "idle", "lent", "more", "place", "relayed", "until")
+    __slots__ = ("again", "idle", "lent", "more", "place", "relayed", "second", "until")
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -43,6 +43,7 @@ class Post:
         self.more = False  # the holder asks for more when its queue is short
         self.relayed = 0  # times that it was seen
         self.idle = False  # it was parked when it was fed last: the fed should have come at once
+        self.second = False  # we only hear of it from its first watcher
         self.again = 0  # waiters that asked again since it was last seen
 
 
@@ -216,7 +217,7 @@ class Registrar:
         known_parked = not post.until and post.place == place
         post.place = place
         post.again = 0
-        post.idle = False
+        post.idle = post.second = False
         post.lent = dict(seen.queue)
         if seen.lease:
             self._watch(post, seen.lease)
@@ -234,7 +235,7 @@ class Registrar:
             self._relay(post, seen, known_parked)
 
     def _relay(self, post: Post, seen: Seen, known_parked: bool) -> None:
-        """The second watcher needs to know less: each fourth time, and of parking."""
+        """The second watcher needs to know less: each other time, and of parking."""
         post.relayed += 1
         if post.relayed % SECOND_BEAT != 1 and (seen.lease or known_parked):
             return
@@ -258,6 +259,7 @@ class Registrar:
             post.until = 0
             self.desk.cancel(("watch", place.slot))
         post.more = False
+        post.second = True
         self.serve()
 
     def moved(self, place: Place, token: Token, stand_in: NodeId) -> None:

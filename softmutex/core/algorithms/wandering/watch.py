@@ -1,7 +1,7 @@
 """The holder's side of the watch: it lets two others know that the token is well, and notices when they do not hear.
 
     holder --SEEN(place, lease, queue)--> watcher --HEARD(tickets)--> holder        once a BEAT while in use
-                                          the first watcher tells the second       each 4th time, and of parking
+                                          the first watcher tells the second       each other time, and of parking
     parked --SEEN(lease 0)------------->  watcher                                   when it parks, then each 30 s
 
 The naive lease, renewed by each holder for itself, costs a renewal for each hand-over and cannot tell a token that is
