@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 STEPS: Final = 3  # how often a WANT is passed on
 EACH_HOME: Final = 2  # WANTs to a home before the next is tried
+DAY: Final = 86_400 * SECOND
 AGAIN: Final = 3  # retransmission time-outs until a WANT is repeated: it may take three hops to be answered
 
 
@@ -100,7 +101,7 @@ class Waiter:
     def queued(self, request: RequestId, patience: Duration) -> None:
         if self.asked is not None and request == self.asked:
             self.tries = 0
-            self.desk.timer("want", self.desk.now + self.desk.jitter(min(patience, 3600 * SECOND)))
+            self.desk.timer("want", self.desk.now + self.desk.jitter(min(patience, DAY)))
 
     def offered(self) -> None:
         """An offer is on its way: we are in the token's queue."""
