@@ -1,0 +1,148 @@
+"""`softmutex sim reproduce`: the papers' tables and figures, printed value beside measured value, one line a cell.
+
+    names --> exhibits --> jobs --> runs (each once) --> cells --> text or JSON, and a picture of each exhibit
+
+Everything is run by the default settings, but for what a line says. It ends with 0 where every judged cell holds,
+with 1 where one does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from softmutex.core.errors import ConfigError
+from softmutex.sim import papers_000, papers_001
+from softmutex.sim.papers_cells import FULL, QUICK, Cell, Effort, Exhibit, Shown, Verdict, as_json
+from softmutex.sim.papers_runs import Runner
+
+EXHIBITS: dict[str, Exhibit] = {each.name: each for each in (*papers_000.EXHIBITS, *papers_001.EXHIBITS)}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="EXHIBIT", help=f"all, or some of: {', '.join(EXHIBITS)}")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    parser.add_argument("--plot", metavar="DIR", help="also draw each table and figure, as DIR/NAME.png")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs: under a minute instead of ten")
+    parser.add_argument("--jobs", type=int, default=1, metavar="CORES", help="how many cores to use (default: 1)")
+
+
+def main(arguments: argparse.Namespace, out: TextIO = sys.stdout, err: TextIO = sys.stderr) -> int:
+    exhibits = choose(arguments.names)
+    if arguments.jobs < 1:
+        raise ConfigError(f"--jobs is {arguments.jobs}: give the number of cores to use, 1 or more")
+    directory = _prepare(arguments.plot) if arguments.plot is not None else None
+    effort = QUICK if arguments.quick else FULL
+    begun = time.perf_counter()
+    runner = Runner(arguments.jobs, _progress_bar(err) if err.isatty() else None)
+    runner.planned = len({job for exhibit in exhibits for job in exhibit.jobs(effort)})
+    results: dict[str, Shown] = {}
+    for exhibit in exhibits:
+        shown = results[exhibit.name] = exhibit.show(effort, runner)
+        if not arguments.json:
+            out.write(as_text(exhibit, shown))
+            out.flush()
+        if directory is not None:
+            _draw(exhibit, shown, directory)
+    wall_s = time.perf_counter() - begun
+    cells = [cell for shown in results.values() for cell in shown.cells]
+    failed = sum(cell.verdict is Verdict.FAIL for cell in cells)
+    if arguments.json:
+        out.write(json.dumps(_everything(exhibits, results, effort, failed, wall_s), indent=1) + "\n")
+    else:
+        judged = sum(cell.verdict is not Verdict.SHOWN for cell in cells)
+        out.write(f"{judged - failed} of {judged} judged cells hold ({wall_s:.0f} s, {effort.seeds} seeds)\n")
+    return 1 if failed else 0
+
+
+def choose(names: Sequence[str]) -> list[Exhibit]:
+    if not names or "all" in names:
+        return list(EXHIBITS.values())
+    for name in names:
+        if name not in EXHIBITS:
+            near = difflib.get_close_matches(name, EXHIBITS, n=1, cutoff=0.5)
+            hint = f"Did you mean {near[0]!r}?" if near else "Name one of them, or all."
+            raise ConfigError(f"nothing named {name!r} can be reproduced (there are: {', '.join(EXHIBITS)}). {hint}")
+    return [EXHIBITS[name] for name in dict.fromkeys(names)]
+
+
+def as_text(exhibit: Exhibit, shown: Shown) -> str:
+    lines = [f"{exhibit.name}  {exhibit.title}"]
+    lines += [_line(cell) for cell in shown.cells]
+    lines += [f"  note: {note}" for note in shown.notes]
+    return "\n".join(lines) + "\n\n"
+
+
+def _line(cell: Cell) -> str:
+    measured = _number(cell.measured, cell.unit)
+    spread = "" if cell.spread is None else f"± {_number(cell.spread, cell.unit)}"
+    sign = " points" if cell.unit == "%" else " %"
+    difference = "" if cell.difference is None else f"{cell.difference:+.1f}{sign}"
+    rule = f"  ({cell.rule})" if cell.rule else ""
+    figures = f"paper {cell.paper:>13}  measured {measured:>9} {spread:<10} {difference:>12}"
+    return f"  {cell.what:<38} {figures}  {cell.verdict}{rule}"
+
+
+def _number(value: float, unit: str) -> str:
+    if unit:
+        return f"{value:.2f} {unit}"
+    return f"{value:,.2f}" if abs(value) < 10 and value != round(value) else f"{value:,.0f}"
+
+
+def _everything(
+    exhibits: Sequence[Exhibit], results: dict[str, Shown], effort: Effort, failed: int, wall_s: float
+) -> dict[str, Any]:
+    return {
+        "verdict": "FAIL" if failed else "ok",
+        "seeds": effort.seeds,
+        "wall_seconds": wall_s,
+        "exhibits": [
+            {
+                "name": exhibit.name,
+                "title": exhibit.title,
+                "cells": [as_json(cell) for cell in results[exhibit.name].cells],
+                "notes": list(results[exhibit.name].notes),
+            }
+            for exhibit in exhibits
+        ],
+    }
+
+
+def _prepare(plot: str) -> Path:
+    """A directory that can be written and a library that can draw: found out before the long runs, not after."""
+    from softmutex.sim import papers_pictures
+
+    papers_pictures.check_installed()
+    directory = Path(plot)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / ".softmutex-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"--plot {plot}: pictures cannot be written there ({error.strerror or error}). Name a directory of yours"
+        ) from error
+    return directory
+
+
+def _draw(exhibit: Exhibit, shown: Shown, directory: Path) -> None:
+    from softmutex.sim import papers_pictures
+
+    papers_pictures.draw(f"{exhibit.name}: {exhibit.title}", shown, directory / f"{exhibit.name}.png")
+
+
+def _progress_bar(err: TextIO) -> Any:
+    def show(done: int, of: int) -> None:
+        width = 30
+        filled = width * done // max(1, of)
+        err.write(f"\r[{'#' * filled}{'.' * (width - filled)}] {done}/{of} runs" + ("\r\033[K" if done >= of else ""))
+        err.flush()
+
+    return show
