@@ -288,6 +288,7 @@ class Inquirer:
                 self._settle(seat)
             else:
                 self.machine.regenerate(slot, inquiry.why)
+                self.machine.ghosts.haunt(slot, silent)
 
     def _settle(self, seat: Seat) -> None:
         """We are in touch, and nobody has a better token than the one we doubted."""
@@ -308,7 +309,7 @@ class Inquirer:
         self._stop(inquiry)
         seat = self.machine.seats.by_slot.get(inquiry.slot)
         if seat is not None:
-            self.machine.seats.discard(seat, place)
+            self.machine.seats.discard(seat, place, presence)
         self.machine.registrar.found(place, presence)
         self.machine.waiter.ask_again(place.holder)
         if seat is not None:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import ClassVar
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of
+from softmutex.core.algorithms.wandering.ghosts import Ghosts
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
 from softmutex.core.algorithms.wandering.registrar import Registrar
 from softmutex.core.algorithms.wandering.seats import Seats
@@ -66,6 +67,7 @@ class Wandering:
     __slots__ = (
         "depart_said",
         "desk",
+        "ghosts",
         "handover",
         "inquirer",
         "leaving",
@@ -86,6 +88,7 @@ class Wandering:
         self.watch = Watch(self)
         self.registrar = Registrar(self)
         self.inquirer = Inquirer(self)
+        self.ghosts = Ghosts(self.desk)
         skip = setup.timing.skip if setup.timing.skip is not None else setup.timing.op / 40
         self.skip: Duration = max(from_seconds(skip), SECOND // 1000)
         self.mismatches: list[int] = []
@@ -97,6 +100,9 @@ class Wandering:
         desk = self.desk
         desk.now = now
         desk.out = []
+        for seat in self.seats.by_slot.values():
+            if seat.using is not None and type(event) is not Released:
+                self.watch.check(seat)  # first of all: was this node asleep?
         self._handle(event)
         inbox = desk.inbox
         while inbox:
@@ -147,6 +153,8 @@ class Wandering:
 
     def _message(self, sender: NodeId, message: Message) -> None:
         self.desk.trust(sender)
+        if sender in self.ghosts.nodes:
+            self.ghosts.answer(sender)
         match message:
             case Want():
                 self.registrar.wanted(message)
@@ -182,6 +190,8 @@ class Wandering:
                 self.inquirer.fired(slot)
             case ("retry", slot):
                 self.inquirer.retry(slot)
+            case "ghosts":
+                self.ghosts.fired()
             case ("walk", slot):
                 self.seats.walk(slot)
             case _:
@@ -244,6 +254,7 @@ class Wandering:
         desk = self.desk
         for node in left:
             desk.suspects.pop(node, None)
+            self.ghosts.forget(node)
         self.watch.moved_homes()
         registrar = self.registrar
         if desk.home != desk.me and (registrar.ready or registrar.late):
@@ -258,8 +269,8 @@ class Wandering:
         if self.desk.home != self.desk.me or not self.desk.options.watch:
             return
         for slot, post in list(self.registrar.posts.items()):
-            lost = post.second or post.place.holder in left
-            if slot not in self.seats.by_slot and (post.until or post.lent) and lost:
+            lost = post.place.holder in left or (post.second and post.until)
+            if slot not in self.seats.by_slot and lost:
                 self.inquirer.start(slot, "its holder or its home left the group")
 
     def _leave(self) -> None:

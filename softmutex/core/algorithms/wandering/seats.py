@@ -26,6 +26,7 @@ from softmutex.core.algorithms.wandering.settings import QUEUE
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     NOBODY,
+    SECOND,
     FactKind,
     Grant,
     Instant,
@@ -43,6 +44,7 @@ from softmutex.core.messages import Place, Presence
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
 
+WAKE = 10 * SECOND  # after a token was replaced: holds that begin then are told that they may not be alone
 LOW = 1  # tickets left in a token when its holder asks for more
 
 
@@ -52,6 +54,7 @@ class Seat:
     __slots__ = (
         "arrived",
         "doubt",
+        "ended_at",
         "giving",
         "heard_at",
         "invited",
@@ -82,6 +85,7 @@ class Seat:
         self.sent_at: Instant = 0  # the beat that is not answered yet; 0: none
         self.tries = 0
         self.watcher = NOBODY  # to whom it was sent
+        self.ended_at: Instant = 0  # of the last hold
         self.silent = 0  # watchers that did not answer, one after another
 
 
@@ -122,7 +126,7 @@ class Seats:
             if not newer or old.giving:
                 desk.note(FactKind.DISCARDED, token, detail="a better one of this slot is here")
                 return
-            self.discard(old, place_of(token, desk.me))
+            self.discard(old, place_of(token, desk.me), Presence.PARKED)
         seat = self.by_slot[token.slot] = Seat(token, desk.now)
         desk.learn(place_of(token, desk.me))
         self.machine.waiter.visited()
@@ -221,10 +225,14 @@ class Seats:
             self.machine.watch.began(seat)
         waiter.rest()
         waiter.last_run = self.desk.now
-        self.desk.out.append(Grant(seat.using, seat.token))
+        self.desk.out.append(Grant(seat.using, seat.token, not self._replaced_lately(seat.token)))
         self._invite(seat)
         if waiter.waiting:
             self.queue_self(seat)
+
+    def _replaced_lately(self, token: Token) -> bool:
+        """Made in place of another: whoever had that one, and was out of touch, may not know yet."""
+        return token.epoch > 1 and abs(self.desk.now - token.stamp) < WAKE
 
     def queue_self(self, seat: Seat) -> None:
         """More requests wait here than one turn serves: a ticket behind the others'."""
@@ -238,8 +246,10 @@ class Seats:
         for seat in self.by_slot.values():
             if seat.using == request:
                 seat.using = None
+                seat.ended_at = self.desk.now
                 seat.token = seat.token._replace(baggage=baggage)
                 self.machine.waiter.last_run = self.desk.now
+                self.machine.watch.check(seat)
                 self.advance(seat)
                 return
         for seat in list(self.by_slot.values()):
@@ -310,6 +320,9 @@ class Seats:
         seat.invited = NOBODY
         if seat.giving:
             seat.giving = False
+            # Others may have heard that it is over there, one hop later: what they hear from here must be later still.
+            seat.token = seat.token._replace(hop=seat.token.hop + 2)
+            self.desk.learn(place_of(seat.token, self.desk.me))
             self.machine.watch.began(seat)
         self.advance(seat)
 
@@ -344,7 +357,7 @@ class Seats:
 
     # --- rivals ------------------------------------------------------------------------------------------------------
 
-    def discard(self, seat: Seat, better: Place) -> None:
+    def discard(self, seat: Seat, better: Place, presence: Presence) -> None:
         """Another token of this slot won. A goes on, knowing that it is not alone."""
         desk = self.desk
         if self.presence(seat.token.slot) is Presence.PASSING:
@@ -355,8 +368,11 @@ class Seats:
         desk.note(FactKind.DISCARDED, seat.token, better.holder, f"epoch {better.epoch} hop {better.hop} wins")
         if seat.using is not None:
             self.orphans.add(seat.using)
-            desk.note(FactKind.OVERLAP, seat.token, better.holder)
+            if presence is Presence.IN_USE:
+                desk.note(FactKind.OVERLAP, seat.token, better.holder)
             self.tell(seat, LostReason.OVERLAP)
+        elif presence is Presence.IN_USE and better.hop and not seat.told and seat.ended_at > better.stamp:
+            desk.note(FactKind.OVERLAP, seat.token, better.holder, "the last hold ended after the other token was made")
         self.machine.registrar.feed_elsewhere(seat.token, better)
 
     def withhold(self, seat: Seat) -> bool:
