@@ -37,7 +37,7 @@ from types import FrameType
 
 from softmutex.cli import command
 from softmutex.cli.link import Lines, Message, pack
-from softmutex.cli.terminal import STOPS, Terminal, is_gone, stop_our_job
+from softmutex.cli.terminal import STOPS, Terminal, stop_our_job
 
 USAGE = 64  # EX_USAGE
 NOT_STARTED = 69  # EX_UNAVAILABLE
@@ -245,6 +245,8 @@ class Front:
             self._leave(Outcome(error.code))
             return
         self._state = State.RUNNING
+        if self._terminal.wanted:
+            self._terminal.give(self._group)
         self._send("running", group=self._group)
         job.whisper(f"running, epoch {epoch}: {' '.join(job.argv)}")
 
@@ -287,7 +289,7 @@ class Front:
             self._signalled = True
         else:
             self._outcome = Outcome(os.WEXITSTATUS(status))
-        if is_gone(self._group):
+        if command.is_gone(self._group):
             self._leave(self._outcome)
         elif self._signalled:
             self._state = State.SWEEPING
@@ -299,7 +301,7 @@ class Front:
     def _sweep(self, now: float) -> None:
         if now >= self._give_up_at:
             self._job.say(f"processes of group {self._group} do not even end on SIGKILL; not waiting for them")
-        elif not is_gone(self._group):
+        elif not command.is_gone(self._group):
             return
         self._leave(self._outcome)
 

@@ -15,6 +15,8 @@ import os
 import signal
 from contextlib import suppress
 
+from softmutex.cli.command import is_gone
+
 STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 
 
@@ -26,16 +28,13 @@ class Terminal:
             self._descriptor = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
         except OSError:
             self._descriptor = -1
+        self._our_group = os.getpgrp()  # looked up once: a child between fork and exec is in another one
         self.wanted = self._descriptor >= 0 and os.isatty(0) and os.isatty(1)
         self._given_to = 0
 
-    def is_ours(self) -> bool:
-        """Whether our group is the one that the terminal talks to."""
-        return self._descriptor >= 0 and self._front_group() == os.getpgrp()
-
     def give(self, group: int) -> bool:
-        """Whether the group may talk to the terminal now."""
-        if not self.is_ours():
+        """Whether the group may talk to the terminal now; not so when the terminal is not ours to give."""
+        if self._front_group() not in (self._our_group, group):
             return False
         with suppress(OSError):
             os.tcsetpgrp(self._descriptor, group)
@@ -50,7 +49,7 @@ class Terminal:
             return False
         self._given_to = 0
         with suppress(OSError):
-            os.tcsetpgrp(self._descriptor, os.getpgrp())
+            os.tcsetpgrp(self._descriptor, self._our_group)
         return True
 
     def _front_group(self) -> int:
@@ -58,17 +57,6 @@ class Terminal:
             return os.tcgetpgrp(self._descriptor)
         except OSError:  # hung up
             return 0
-
-
-def is_gone(group: int) -> bool:
-    """Whether no process of the group is left."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # it is somebody else's, but it is there
-        return False
-    return False
 
 
 def stop_our_job(number: int) -> None:
