@@ -1,0 +1,319 @@
+"""Frames that nobody without the group's key can forge, read, change or play back. `wire.py` has the frame's layout.
+
+    seal:  header (key id, me, counter++) ----------------.---> header | AES-256-GCM(body) | tag
+           body (receiver, mutex, message) ---------------'     nonce = 4 zero bytes | counter; header = associated data
+    open:  size, magic, version -> key id -> room, replay -> tag -> body -> receiver -> frame
+           '------------- cheap -------------------------'   '--- one derivation, one decryption
+
+    PRK     = HMAC-SHA256("softmutex 1", group key)                                  that is HKDF-SHA256 (RFC 5869):
+    sub-key = HMAC-SHA256(PRK, key id (u8) | sender (u64) | group in UTF-8 | 01)     extract, then expand to 32 bytes
+
+What it decides: which datagrams deserve to be read. The naive ways break. One key for all and random nonces: two nodes
+draw the same nonce one day, and GCM gives its key away. A cipher without a memory: a token played back an hour later is
+a second token. Plain text where no key is set: one member that lost its key file talks openly, and nobody notices.
+
+S1  A nonce is used once: a sub-key belongs to one sender, a sender is one life (N1), its counter starts at 0, grows
+    with every frame, and does not restart when the key changes. After a fork the child may not seal.
+S2  A frame is opened at most once in the life of its receiver. A receiver remembers the last 1,024 counters of every
+    sender; what is older than all it remembers is refused. Nothing of this is ever forgotten while the receiver lives:
+    when it knows 65,536 senders (about 25 MB), frames of further ones are refused, and a new life must be begun.
+S3  What was sealed for another life is refused: frames recorded before a restart are void after it.
+S4  No memory is spent on a sender before a frame of its was opened that was meant for this very life. So a greeting
+    (receiver 0) from a sender not heard before can be played back; it is answered by a cookie, and that is all.
+S5  There is no fall-back: a node with a key refuses what is not sealed, one without refuses what is.
+S6  `open` never raises on bytes from outside, and counts every refusal by its reason.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from softmutex.core.errors import BadFrame, ConfigError, NodeClosed
+from softmutex.core.events import NOBODY, NodeId
+from softmutex.core.wire import (
+    HEADER_SIZE,
+    UNSEALED,
+    Bytes,
+    Frame,
+    OtherVersion,
+    UnfitForWire,
+    admit,
+    encode,
+    read_body,
+    read_header,
+    write_body,
+    write_header,
+)
+from softmutex.runtime import forks
+
+KEY_SIZE = 32
+WINDOW = 1024
+SENDERS_MAX = 65_536
+CIPHERS_KEPT = 16  # 2.4 KB each; to derive one anew costs about 3 us
+_WINDOW_MASK = (1 << WINDOW) - 1
+_SALT = b"softmutex 1"
+_URLSAFE = str.maketrans("-_", "+/")
+_KEY_FILE_MAX = 65_536
+
+
+class Refusal(StrEnum):
+    MALFORMED = "malformed"  # no frame, or a sealed one that its sender should not have made
+    VERSION = "version"  # a peer of another version
+    NOT_SEALED = "not_sealed"  # and this node has a key
+    SEALED = "sealed"  # and this node has no key
+    UNKNOWN_KEY = "unknown_key"  # sealed with a key that this node does not have (yet, or any more)
+    FORGED = "forged"  # the tag is wrong: another key, another group, or changed on the way
+    REPLAYED = "replayed"  # opened before, or too old to know
+    MISDIRECTED = "misdirected"  # meant for another life
+    REFLECTED = "reflected"  # one of this node's own; if not, another process lives under its id
+    CROWDED = "crowded"  # a new sender, and there is no room for it
+
+
+class Refused(NamedTuple):
+    reason: Refusal
+    detail: str
+    version: int = 0  # of the peer, where that is the reason
+
+
+# --- keys -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRing:
+    """The group's keys by id (1 to 255), and which of them seals. The others only open: so keys can be changed."""
+
+    keys: Mapping[int, bytes] = field(repr=False)
+    use: int
+
+    def __post_init__(self) -> None:
+        for number, key in self.keys.items():
+            if not 0 < number < 256:
+                raise ConfigError(f"key id {number}: take one from 1 to 255.")
+            if len(key) != KEY_SIZE:
+                raise ConfigError(f"key {number} has {len(key)} bytes, and must have {KEY_SIZE}. {REMEDY}")
+        if self.use not in self.keys:
+            raise ConfigError(f"key {self.use} is to seal, and there is none (there are: {sorted(self.keys)}).")
+
+    @classmethod
+    def of(cls, first: bytes, *others: bytes) -> KeyRing:
+        """`first` seals, all open. Ids follow from the keys, so that all members give the same key the same id."""
+        keys: dict[int, bytes] = {}
+        for key in (first, *others):
+            number = 1 + int.from_bytes(hmac.digest(key, b"softmutex key id", "sha256")) % 255
+            if keys.setdefault(number, key) != key:
+                raise ConfigError(f"two of these keys share the id {number}. Make the new one once more. {REMEDY}")
+        return cls(keys, next(iter(keys)))
+
+
+REMEDY = "Make a key: (umask 077; head -c 32 /dev/urandom | base64 > FILE), and copy it to all members."
+
+
+def parse_key(text: str, whence: str) -> bytes:
+    """A key of 32 bytes from hexadecimal or base64. `whence` says in errors where it is from; it is never shown."""
+    text = text.strip()
+    try:
+        if len(text) == 2 * KEY_SIZE:
+            key = bytes.fromhex(text)
+        else:
+            key = base64.b64decode(text.translate(_URLSAFE) + "=" * (-len(text) % 4), validate=True)
+    except ValueError:
+        raise ConfigError(f"{whence}: neither hexadecimal nor base64 of {KEY_SIZE} bytes. {REMEDY}") from None
+    if len(key) != KEY_SIZE:
+        raise ConfigError(f"{whence}: a key of {len(key)} bytes, and it must have {KEY_SIZE}. {REMEDY}")
+    return key
+
+
+def read_keys(path: Path | str) -> tuple[bytes, ...]:
+    """The keys in a file, one a line, the one that seals first; or 32 bytes as they are. Only for its owner's eyes."""
+    remedy = REMEDY.replace("FILE", str(path))
+    try:
+        # A FIFO must not make us wait, and what is checked must be what is read.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status, content = os.fstat(descriptor), os.read(descriptor, _KEY_FILE_MAX + 1)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise ConfigError(f"the key file {path} cannot be read ({error.strerror}). {remedy}") from None
+    if status.st_mode & 0o077:
+        raise ConfigError(
+            f"the key file {path} has mode {stat.S_IMODE(status.st_mode):04o}: others on this host can use it. "
+            f"chmod 600 {path}, and change the key if strangers may have read it."
+        )
+    if len(content) == KEY_SIZE:
+        return (content,)
+    lines = content[:_KEY_FILE_MAX].decode("ascii", "replace").splitlines()
+    keys = tuple(
+        parse_key(line, f"the key file {path}, line {number}")
+        for number, line in enumerate(lines, 1)
+        if line.strip() and not line.lstrip().startswith("#")
+    )
+    if not keys:
+        raise ConfigError(f"the key file {path} has no key in it. {remedy}")
+    return keys
+
+
+# --- replays --------------------------------------------------------------------------------------------------------
+
+
+class _Window:
+    """Which counters of one sender were opened. Bit i of `seen`: `highest - i` was.
+
+    `seen` has no more bits than it needs, so a sender that was heard once costs next to nothing; its highest bit is the
+    oldest counter remembered.
+    """
+
+    __slots__ = ("highest", "seen")
+
+    def __init__(self, counter: int) -> None:
+        self.highest = counter
+        self.seen = 1
+
+    def is_new(self, counter: int) -> bool:
+        behind = self.highest - counter
+        return behind < 0 or (behind < self.seen.bit_length() and not self.seen >> behind & 1)
+
+    def note(self, counter: int) -> None:
+        ahead = counter - self.highest
+        if ahead > 0:
+            self.seen = (self.seen << ahead | 1) & _WINDOW_MASK if ahead < WINDOW else 1
+            self.highest = counter
+        else:
+            self.seen |= 1 << -ahead
+
+
+# --- the doors ------------------------------------------------------------------------------------------------------
+
+
+class _Door:
+    def __init__(self, me: NodeId) -> None:
+        self.me = me
+        self.refusals = dict.fromkeys(Refusal, 0)
+
+    def _refuse(self, reason: Refusal, detail: str, version: int = 0) -> Refused:
+        self.refusals[reason] += 1
+        return Refused(reason, detail, version)
+
+    def _refuse_bad(self, error: BadFrame) -> Refused:
+        if isinstance(error, OtherVersion):
+            return self._refuse(Refusal.VERSION, str(error), error.version)
+        return self._refuse(Refusal.MALFORMED, str(error))
+
+    def _misplaced(self, frame: Frame) -> Refused | None:
+        """A node's own greeting may come back to it: that is how it learns that an address is its own."""
+        if frame.sender == self.me and frame.receiver != NOBODY:
+            return self._refuse(Refusal.REFLECTED, "sealed by this node itself, or by another process under its id")
+        if frame.receiver not in (self.me, NOBODY):
+            return self._refuse(Refusal.MISDIRECTED, "meant for another life")
+        return None
+
+    def _check_sender(self, frame: Frame) -> None:
+        if frame.sender != self.me:
+            raise UnfitForWire(f"a frame of node {frame.sender!r:.80}, and this is {self.me}: nobody sends for others.")
+
+
+class Unsealed(_Door):
+    """No key: frames as they are. Forgery and replays are possible; only for where strangers cannot send."""
+
+    def seal(self, frame: Frame) -> bytes:
+        self._check_sender(frame)
+        return encode(frame)
+
+    def open(self, data: Bytes) -> Frame | Refused:
+        try:
+            data = admit(data)
+            key, sender, counter = read_header(data)
+            if key != UNSEALED:
+                return self._refuse(Refusal.SEALED, f"sealed with key {key}, and this node has no key")
+            if counter:
+                return self._refuse(Refusal.MALFORMED, f"unsealed with counter {counter}, which must be 0")
+            frame = read_body(sender, data, HEADER_SIZE)
+        except BadFrame as error:
+            return self._refuse_bad(error)
+        return self._misplaced(frame) or frame
+
+
+class Sealer(_Door):
+    """One life's seal. `rekey` may be called at any time: counters and memory of replays go on."""
+
+    def __init__(self, ring: KeyRing, group: str, me: NodeId) -> None:
+        super().__init__(me)
+        self._group = group.encode()
+        self._counter = 0
+        self._windows: dict[NodeId, _Window] = {}
+        self._born = forks.count()
+        self.rekey(ring)
+
+    def rekey(self, ring: KeyRing) -> None:
+        self._extracted = {number: hmac.digest(_SALT, key, "sha256") for number, key in ring.keys.items()}
+        self._ciphers: dict[tuple[int, NodeId], AESGCM] = {}
+        self._use = ring.use
+        self._mine = self._derive(ring.use, self.me)
+
+    def _derive(self, key: int, sender: NodeId) -> AESGCM:
+        info = key.to_bytes() + sender.to_bytes(8) + self._group
+        return AESGCM(hmac.digest(self._extracted[key], info + b"\x01", "sha256"))
+
+    def _cipher_of(self, key: int, sender: NodeId) -> AESGCM:
+        """Kept for those who have been heard: strangers cannot push these out."""
+        cipher = self._ciphers.get((key, sender))
+        if cipher is None:
+            cipher = self._derive(key, sender)
+            if sender in self._windows:
+                if len(self._ciphers) >= CIPHERS_KEPT:
+                    del self._ciphers[next(iter(self._ciphers))]
+                self._ciphers[key, sender] = cipher
+        return cipher
+
+    def seal(self, frame: Frame) -> bytes:
+        if forks.count() != self._born:
+            raise NodeClosed("this node belongs to the parent of this forked process: it would use a nonce twice.")
+        self._check_sender(frame)
+        body = write_body(frame)
+        counter = self._counter
+        header = write_header(self._use, self.me, counter)
+        self._counter = counter + 1
+        return header + self._mine.encrypt(counter.to_bytes(12), body, header)
+
+    def open(self, data: Bytes) -> Frame | Refused:
+        try:
+            data = admit(data)
+            key, sender, counter = read_header(data)
+            if key == UNSEALED:
+                return self._refuse(Refusal.NOT_SEALED, "not sealed, and this node has a key")
+            if key not in self._extracted:
+                return self._refuse(Refusal.UNKNOWN_KEY, f"sealed with key {key}; this node has {[*self._extracted]}")
+            window = self._windows.get(sender)
+            if window is None:
+                if len(self._windows) >= SENDERS_MAX:
+                    return self._refuse(Refusal.CROWDED, f"this life has heard {SENDERS_MAX} senders: restart the node")
+            elif not window.is_new(counter):
+                return self._refuse(Refusal.REPLAYED, "opened before, or older than all that is remembered")
+            cipher = self._cipher_of(key, sender)
+            frame = read_body(sender, cipher.decrypt(counter.to_bytes(12), data[HEADER_SIZE:], data[:HEADER_SIZE]))
+        except InvalidTag:
+            return self._refuse(Refusal.FORGED, "sealed with another key or for another group, or changed on the way")
+        except BadFrame as error:
+            return self._refuse_bad(error)
+        misplaced = self._misplaced(frame)
+        if misplaced:
+            return misplaced
+        if window is not None:
+            window.note(counter)
+        elif frame.receiver == self.me:
+            self._windows[sender] = _Window(counter)
+        return frame
+
+
+Seal: TypeAlias = Sealer | Unsealed

@@ -1,0 +1,400 @@
+"""Sealed frames: nobody without the key forges, reads, changes or plays one back (S1 to S6 of runtime/sealing.py)."""
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from hypothesis import given
+from hypothesis import strategies as st
+
+from softmutex.core import wire
+from softmutex.core.errors import NodeClosed
+from softmutex.core.messages import Accept, Done, Offer, Withdraw
+from softmutex.core.wire import HEADER_SIZE, MAX_FRAME, TAG_SIZE, Frame, UnfitForWire
+from softmutex.runtime import sealing
+from softmutex.runtime.sealing import WINDOW, KeyRing, Refusal, Refused, Sealer, Unsealed
+from tests.wire.shapes import CLASSES, MOST, example, example_frame, frame_from_json, frame_to_json, frames
+
+KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
+ME, PEER, THIRD = 0x1111, 0x2222, 0x3333
+VECTORS = Path(__file__).with_name("sealed_vectors.json")
+
+
+def sealer(me: int = ME, group: str = "lab", *keys: bytes) -> Sealer:
+    return Sealer(KeyRing.of(*(keys or (KEY,))), group, me)
+
+
+def to_me(number: int = 0, sender: int = PEER, receiver: int = ME) -> Frame:
+    return Frame(sender, receiver, "m", Withdraw(number))
+
+
+def reason_of(opened: Frame | Refused) -> Refusal:
+    assert isinstance(opened, Refused), opened
+    assert opened.detail
+    return opened.reason
+
+
+# --- what is sealed can be opened ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_what_is_sealed_is_what_is_opened(cls: type):
+    for size in ("smallest", "typical", "largest"):
+        frame = example_frame(cls, size)._replace(sender=PEER, receiver=ME)
+        sealed = sealer(PEER).seal(frame)
+        assert sealer().open(sealed) == frame
+        assert sealer().open(memoryview(sealed)) == frame
+        assert len(sealed) == len(wire.encode(frame)) + TAG_SIZE <= MAX_FRAME
+
+
+def test_nothing_but_the_header_can_be_read():
+    frame = Frame(PEER, ME, "payroll-database", Withdraw(0x0123456789ABCDEF))
+    sealed = sealer(PEER).seal(frame)
+    assert wire.read_header(sealed) == (next(iter(KeyRing.of(KEY).keys)), PEER, 0)
+    assert b"payroll" not in sealed
+    assert ME.to_bytes(8) not in sealed
+    assert (0x0123456789ABCDEF).to_bytes(8) not in sealed
+
+
+def test_the_key_schedule_is_hkdf_of_rfc_5869_and_the_cipher_aes_gcm():
+    """Written here a second time, from the page at the top of sealing.py and with other functions."""
+    frame = to_me(7)
+    ring = KeyRing({9: KEY}, use=9)
+    peer = Sealer(ring, "größe", PEER)
+    peer.seal(to_me())
+    sealed = peer.seal(frame)
+    info = b"\x09" + PEER.to_bytes(8) + "größe".encode()
+    key = HKDF(SHA256(), 32, salt=b"softmutex 1", info=info).derive(KEY)
+    header = b"\xabM\x01\x09" + PEER.to_bytes(8) + (1).to_bytes(8)
+    body = wire.encode(frame)[HEADER_SIZE:]
+    assert sealed == header + AESGCM(key).encrypt(bytes(4) + (1).to_bytes(8), body, header)
+
+
+def sealed_vectors() -> list[dict[str, object]]:
+    told = []
+    for number, cls in enumerate((Withdraw, Accept, Offer)):
+        ring = KeyRing({number + 1: KEY, 200: OTHER_KEY}, use=number + 1)
+        frame = Frame(PEER, ME, "nightly-ftp", example(cls, "typical"))
+        peer = Sealer(ring, "lab", PEER)
+        for _ in range(number):
+            peer.seal(frame)
+        told.append(
+            {
+                "group_key": KEY.hex(),
+                "key_id": number + 1,
+                "group": "lab",
+                "counter": str(number),
+                "frame": frame_to_json(frame),
+                "hex": peer.seal(frame).hex(),
+            }
+        )
+    return told
+
+
+def test_the_sealed_vectors_are_opened_and_made_as_the_file_says(rewrite: bool):
+    if rewrite:
+        lines = ",\n  ".join(json.dumps(vector, ensure_ascii=False) for vector in sealed_vectors())
+        VECTORS.write_text(f"[\n  {lines}\n]\n", "utf-8")
+    told = json.loads(VECTORS.read_text("utf-8"))
+    assert told == sealed_vectors()
+    for vector in told:
+        receiver = Sealer(KeyRing({vector["key_id"]: bytes.fromhex(vector["group_key"])}, vector["key_id"]), "lab", ME)
+        assert receiver.open(bytes.fromhex(vector["hex"])) == frame_from_json(vector["frame"])
+
+
+# --- what was touched, or made by others, is refused -----------------------------------------------------------------
+
+
+def test_every_changed_bit_is_noticed():
+    sealed = sealer(PEER).seal(to_me(1))
+    me = sealer()
+    for bit in range(8 * len(sealed)):
+        changed = bytearray(sealed)
+        changed[bit // 8] ^= 1 << bit % 8
+        expected = {0: Refusal.MALFORMED, 1: Refusal.MALFORMED, 2: Refusal.VERSION, 3: Refusal.UNKNOWN_KEY}
+        assert reason_of(me.open(bytes(changed))) == expected.get(bit // 8, Refusal.FORGED)
+    assert me.open(sealed) == to_me(1)
+
+
+def test_every_cut_and_every_addition_is_noticed():
+    sealed = sealer(PEER).seal(to_me(1))
+    me = sealer()
+    for end in range(len(sealed)):
+        assert reason_of(me.open(sealed[:end])) in (Refusal.MALFORMED, Refusal.FORGED)
+    assert reason_of(me.open(sealed + b"\0")) is Refusal.FORGED
+    assert reason_of(me.open(sealed + bytes(65_507))) is Refusal.MALFORMED
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (Sealer(KeyRing({1: OTHER_KEY}, 1), "lab", PEER), Refusal.FORGED),
+        (Sealer(KeyRing({1: KEY}, 1), "lab2", PEER), Refusal.FORGED),
+        (Sealer(KeyRing({2: KEY}, 2), "lab", PEER), Refusal.UNKNOWN_KEY),
+    ],
+    ids=["another key", "another group", "another key id"],
+)
+def test_who_has_another_key_or_group_is_not_understood(other: Sealer, reason: Refusal):
+    me = Sealer(KeyRing({1: KEY}, 1), "lab", ME)
+    assert reason_of(me.open(other.seal(to_me()))) is reason
+    assert me.refusals[reason] == 1
+
+
+def test_a_member_cannot_speak_as_another():
+    """The sub-key belongs to the sender in the header: what PEER sealed does not open as a frame of THIRD."""
+    sealed = bytearray(sealer(PEER).seal(to_me()))
+    sealed[4:12] = THIRD.to_bytes(8)
+    assert reason_of(sealer().open(sealed)) is Refusal.FORGED
+
+
+@pytest.mark.parametrize("door", [sealer(), Unsealed(ME)], ids=["sealed", "unsealed"])
+@given(data=st.binary(max_size=200) | frames().map(wire.encode) | frames().map(lambda f: wire.encode(f) + b"x"))
+def test_any_bytes_give_a_frame_or_a_reason_that_is_counted(door: Sealer | Unsealed, data: bytes):
+    before = sum(door.refusals.values())
+    opened = door.open(data)
+    assert isinstance(opened, Frame | Refused)
+    assert sum(door.refusals.values()) - before == isinstance(opened, Refused)
+
+
+@given(st.binary(max_size=100))
+def test_what_a_member_seals_need_not_be_a_frame(body: bytes):
+    """Who has the key may still send nonsense: refused like any other."""
+    peer = sealer(PEER)
+    header = wire.write_header(peer._use, PEER, 0)
+    opened = sealer().open(header + peer._mine.encrypt(bytes(12), body, header))
+    assert isinstance(opened, Frame) or opened.reason in (Refusal.MALFORMED, Refusal.MISDIRECTED)
+
+
+def test_another_version_is_told_apart_so_that_the_user_can_be_told():
+    sealed = bytearray(sealer(PEER).seal(to_me()))
+    sealed[2] = 3
+    for door in (sealer(), Unsealed(ME)):
+        opened = door.open(sealed)
+        assert reason_of(opened) is Refusal.VERSION
+        assert opened.version == 3
+        assert "version 3" in opened.detail
+
+
+# --- no fall-back ----------------------------------------------------------------------------------------------------
+
+
+def test_a_node_with_a_key_refuses_what_is_not_sealed_and_one_without_refuses_what_is():
+    sealed, plain = sealer(PEER).seal(to_me()), Unsealed(PEER).seal(to_me())
+    assert reason_of(sealer().open(plain)) is Refusal.NOT_SEALED
+    assert reason_of(Unsealed(ME).open(sealed)) is Refusal.SEALED
+    assert Unsealed(ME).open(plain) == to_me()
+
+
+def test_an_unsealed_frame_with_a_counter_is_refused():
+    plain = wire.write_header(0, PEER, 1) + wire.write_body(to_me())
+    assert reason_of(Unsealed(ME).open(plain)) is Refusal.MALFORMED
+
+
+# --- replays ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 40) | st.sampled_from([1000, 1023, 1024, 1063, 1064, 2500]), max_size=60))
+def test_a_frame_is_opened_once_and_refused_only_if_seen_or_older_than_what_is_remembered(order: list[int]):
+    me, window, opened = sealer(), {}, set()
+    for counter in order:
+        remembered = [seen for seen in opened if seen > max(opened) - WINDOW] if opened else []
+        new = counter not in opened and (not opened or counter > min(remembered))
+        got = me.open(frame_with_counter(counter, window))
+        assert isinstance(got, Frame) == new
+        if new:
+            opened.add(counter)
+        else:
+            assert reason_of(got) is Refusal.REPLAYED
+
+
+def frame_with_counter(counter: int, made: dict[int, bytes]) -> bytes:
+    if counter not in made:
+        peer = sealer(PEER)
+        peer._counter = counter
+        made[counter] = peer.seal(to_me(counter))
+    return made[counter]
+
+
+def test_a_frame_may_be_1023_behind_and_no_more():
+    peer, me = sealer(PEER), sealer()
+    sealed = [peer.seal(to_me(number)) for number in range(WINDOW + 2)]
+    assert me.open(sealed[0]) == to_me(0)
+    assert me.open(sealed[1]) == to_me(1)
+    assert me.open(sealed[-1]) == to_me(WINDOW + 1)
+    assert me.open(sealed[2]) == Refused(Refusal.REPLAYED, me.open(sealed[2]).detail)
+    assert me.open(sealed[3]) == Refused(Refusal.REPLAYED, me.open(sealed[3]).detail)
+
+
+def test_a_late_frame_within_the_window_is_opened_once():
+    peer, me = sealer(PEER), sealer()
+    sealed = [peer.seal(to_me(number)) for number in range(WINDOW)]
+    assert me.open(sealed[0]) == to_me(0)
+    assert me.open(sealed[-1]) == to_me(WINDOW - 1)
+    assert me.open(sealed[1]) == to_me(1)
+    assert reason_of(me.open(sealed[1])) is Refusal.REPLAYED
+    assert reason_of(me.open(sealed[0])) is Refusal.REPLAYED
+
+
+def test_a_recorded_hour_played_back_is_refused_frame_by_frame():
+    rng = random.Random(1)
+    peers, me = [sealer(number) for number in range(100, 110)], sealer()
+    recorded = []
+    for number in range(5000):
+        peer = rng.choice(peers)
+        recorded.append(peer.seal(to_me(number, peer.me)))
+        assert isinstance(me.open(recorded[-1]), Frame)
+    assert {reason_of(me.open(sealed)) for sealed in recorded} == {Refusal.REPLAYED}
+    next_life = sealer(THIRD)
+    assert {reason_of(next_life.open(sealed)) for sealed in recorded} == {Refusal.MISDIRECTED}
+    assert not next_life._windows
+
+
+def test_a_forged_frame_does_not_move_the_window():
+    peer, me = sealer(PEER), sealer()
+    first, second = peer.seal(to_me(0)), peer.seal(to_me(1))
+    assert isinstance(me.open(first), Frame)
+    far = bytearray(second)
+    far[12:20] = (2**64 - 1).to_bytes(8)
+    assert reason_of(me.open(far)) is Refusal.FORGED
+    assert me.open(second) == to_me(1)
+
+
+# --- whom a frame is for ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("door", "peer"), [(sealer(), sealer(PEER)), (Unsealed(ME), Unsealed(PEER))])
+def test_a_frame_for_another_life_is_refused(door: Sealer | Unsealed, peer: Sealer | Unsealed):
+    assert reason_of(door.open(peer.seal(to_me(receiver=THIRD)))) is Refusal.MISDIRECTED
+
+
+def test_a_greeting_is_for_whoever_gets_it_and_leaves_no_memory_of_a_stranger():
+    greeting = sealer(PEER).seal(to_me(receiver=0))
+    me = sealer()
+    assert me.open(greeting) == to_me(receiver=0)
+    assert me.open(greeting) == to_me(receiver=0)
+    assert not me._windows
+    assert not me._ciphers
+
+
+def test_a_greeting_from_before_the_first_frame_for_this_life_cannot_be_played_back_after_it():
+    peer, me = sealer(PEER), sealer()
+    greeting, frame = peer.seal(to_me(receiver=0)), peer.seal(to_me())
+    assert isinstance(me.open(greeting), Frame)
+    assert isinstance(me.open(frame), Frame)
+    assert reason_of(me.open(greeting)) is Refusal.REPLAYED
+
+
+def test_a_nodes_own_frames_do_not_come_back_to_it_but_for_greetings():
+    me = sealer()
+    assert reason_of(me.open(me.seal(to_me(sender=ME)))) is Refusal.REFLECTED
+    assert me.open(me.seal(to_me(sender=ME, receiver=0))) == to_me(sender=ME, receiver=0)
+
+
+@pytest.mark.parametrize("door", [sealer(), Unsealed(ME)], ids=["sealed", "unsealed"])
+def test_nobody_sends_for_others(door: Sealer | Unsealed):
+    with pytest.raises(UnfitForWire, match="nobody sends for others"):
+        door.seal(to_me(sender=PEER))
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_when_there_is_no_room_newcomers_are_refused_and_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sealing, "SENDERS_MAX", 3)
+    me, peers = sealer(), [sealer(number) for number in range(100, 104)]
+    first = [peer.seal(to_me(0, peer.me)) for peer in peers]
+    opened = [me.open(sealed) for sealed in first]
+    assert [isinstance(got, Frame) for got in opened] == [True, True, True, False]
+    assert reason_of(opened[3]) is Refusal.CROWDED
+    assert me.open(peers[0].seal(to_me(1, 100))) == to_me(1, 100)
+    assert [reason_of(me.open(sealed)) for sealed in first[:3]] == [Refusal.REPLAYED] * 3
+    assert len(me._windows) == 3
+
+
+def test_strangers_spend_no_memory_of_ours():
+    me = sealer()
+    assert isinstance(me.open(sealer(PEER).seal(to_me())), Frame)
+    for number in range(1000, 1100):
+        forged = wire.write_header(me._use, number, 0) + bytes(60)
+        assert reason_of(me.open(forged)) is Refusal.FORGED
+    assert list(me._windows) == [PEER]
+    assert len(me._ciphers) <= 1
+
+
+def test_the_ciphers_of_many_members_are_kept_in_bounds():
+    me = sealer()
+    for counter in range(3):
+        for number in range(100, 150):
+            peer = sealer(number)
+            peer._counter = counter
+            assert isinstance(me.open(peer.seal(to_me(counter, number))), Frame)
+    assert len(me._ciphers) == sealing.CIPHERS_KEPT
+
+
+# --- nonces ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_nonce_is_used_twice_even_when_the_key_changes_and_changes_back():
+    me = sealer()
+    used = []
+    for key in (KEY, OTHER_KEY, KEY):
+        me.rekey(KeyRing.of(key))
+        used += [wire.read_header(me.seal(to_me(sender=ME))) for _ in range(5)]
+    assert [counter for _, _, counter in used] == list(range(15))
+
+
+def test_a_counter_that_has_reached_its_end_seals_no_more():
+    me = sealer()
+    me._counter = MOST
+    me.seal(to_me(sender=ME))
+    for _ in range(2):
+        with pytest.raises(UnfitForWire, match="out of range"):
+            me.seal(to_me(sender=ME))
+
+
+def test_a_forked_child_cannot_seal_with_its_parents_nonces():
+    me = sealer()
+    child = os.fork()
+    if not child:
+        try:
+            me.seal(to_me(sender=ME))
+        except NodeClosed:
+            os._exit(42)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+    assert me.seal(to_me(sender=ME))
+
+
+# --- changing the key ------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_installed_used_and_retired_and_nothing_is_dropped_on_the_way():
+    installed, used, retired = KeyRing.of(KEY, OTHER_KEY), KeyRing.of(OTHER_KEY, KEY), KeyRing.of(OTHER_KEY)
+    nodes = {number: sealer(number) for number in (ME, PEER, THIRD)}
+    late = nodes[PEER].seal(to_me(99))
+
+    def everybody_reaches_everybody() -> None:
+        for sender in nodes:
+            for receiver in nodes:
+                if sender != receiver:
+                    frame = Frame(sender, receiver, "m", Done(1, 2))
+                    assert nodes[receiver].open(nodes[sender].seal(frame)) == frame
+
+    for ring in (installed, used, retired):  # each step is taken by one node after the other
+        for node in nodes.values():
+            node.rekey(ring)
+            everybody_reaches_everybody()
+    assert reason_of(nodes[ME].open(late)) is Refusal.UNKNOWN_KEY
+
+
+def test_a_new_key_opens_no_old_replay():
+    peer, me = sealer(PEER), sealer()
+    sealed = peer.seal(to_me())
+    assert isinstance(me.open(sealed), Frame)
+    me.rekey(KeyRing.of(OTHER_KEY, KEY))
+    assert reason_of(me.open(sealed)) is Refusal.REPLAYED
