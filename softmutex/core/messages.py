@@ -103,6 +103,7 @@ class Presence(IntEnum):
     PARKED = 1  # it is here, and nobody uses it
     IN_USE = 2  # it is here, and A runs or is about to
     PASSING = 3  # it is committed to another node, which has not confirmed it
+    DOUBTED = 4  # it is here, and its holder finds out whether it was replaced
 
 
 Tickets: TypeAlias = Annotated[tuple[Ticket, ...], "<=32"]

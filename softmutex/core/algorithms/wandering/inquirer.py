@@ -45,7 +45,7 @@ GIVEN_UP: Final = PROBES + 1
 
 
 class Inquiry:
-    __slots__ = ("answered", "asked", "heir", "news", "number", "refused", "sent_at", "slot", "tries", "why", "wide")
+    __slots__ = ("asked", "between", "heir", "news", "number", "refused", "sent_at", "slot", "tries", "why", "wide")
 
     def __init__(self, slot: int, why: str, number: int) -> None:
         self.slot = slot
@@ -54,6 +54,7 @@ class Inquiry:
         self.wide = False
         self.asked: dict[NodeId, int] = {}  # node -> probes sent without an answer; -1: it answered
         self.news = False  # the wide stage heard of a later sighting than the near one
+        self.between = False  # somebody has one that is doubted, or should be
         self.refused = False  # somebody promised the ballot to another
         self.heir: NodeId = 0  # to whom somebody says it is passing the token
         self.sent_at: Instant = 0
@@ -227,10 +228,16 @@ class Inquirer:
         if sight.presence in (Presence.PARKED, Presence.IN_USE) and place is not None:
             out_of_hands = seat is None or self.machine.seats.presence(sight.slot) is Presence.PASSING
             own = None if seat is None or out_of_hands else place_of(seat.token, desk.me)
-            if own is None or (not same_token(own, place) and rank(place) > rank(own)):
+            if place != desk.best.get(place.slot) and own is None:
+                # A token that a better one was made after, or its holder's own view of it: let the holder find out.
+                inquiry.between = True
+                desk.post(sender, Sight(0, place.slot, desk.best.get(place.slot), Presence.ABSENT, False))
+            elif own is None or (not same_token(own, place) and rank(place) > rank(own)):
                 self._found(inquiry, place, sight.presence)
                 return
             # Else it has the weaker one: our probe told it so.
+        elif sight.presence is Presence.DOUBTED:
+            inquiry.between = True
         elif place is not None and place.holder not in (desk.me, sender) and place == desk.best.get(place.slot):
             # An older sighting than the best is a cold trail.
             if sight.presence is Presence.PASSING:
@@ -267,11 +274,12 @@ class Inquirer:
         answers = sum(tries < 0 for tries in inquiry.asked.values())
         silent = [node for node, tries in inquiry.asked.items() if tries >= 0]
         seat = self.machine.seats.by_slot.get(slot)
-        if inquiry.news or (inquiry.heir and inquiry.asked.get(inquiry.heir) == -1):
-            self._again(inquiry, SECOND // 4)  # it was on its way just now, or is between two nodes that are well
+        heir_is_well = inquiry.asked.get(inquiry.heir) == -1
+        if seat is None and (inquiry.news or inquiry.between or heir_is_well):
+            self._again(inquiry, SECOND // 4)  # it was on its way just now, or somebody who has it finds out more
         elif self._cut_off(answers, len(inquiry.asked)):
             self._isolated(inquiry)
-        elif inquiry.refused:
+        elif inquiry.refused and seat is None:
             if self.promises.get(slot, (0, 0))[0] == desk.me:
                 del self.promises[slot]
             # Longer than a promise lasts, or two inquirers would renew theirs for ever. Homes come first.

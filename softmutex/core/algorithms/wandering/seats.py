@@ -113,6 +113,8 @@ class Seats:
             return Presence.ABSENT
         if seat.giving and all(token.key != seat.token.key for token in self.handover.offered):
             return Presence.PASSING
+        if seat.doubt:
+            return Presence.DOUBTED
         return Presence.PARKED if seat.parked else Presence.IN_USE
 
     # --- a token comes -----------------------------------------------------------------------------------------------
