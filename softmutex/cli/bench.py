@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from softmutex.cli.benching import contended, crowd, footprint, hop
@@ -75,7 +75,7 @@ async def crowds(quick: bool) -> list[Report]:
     return [await crowd.measure_crowd(40 if quick else 1000)]
 
 
-PARTS: dict[str, tuple[str, Callable[[bool], Awaitable[list[Report]]]]] = {
+PARTS: dict[str, tuple[str, Callable[[bool], Coroutine[Any, Any, list[Report]]]]] = {
     "hop": ("one hand-over between two processes, and a bare UDP ping-pong", hops),
     "parked": ("taking a free mutex again whose token is here", parked),
     "contended": ("four processes of clients, beside PostgreSQL and Redis", contention),

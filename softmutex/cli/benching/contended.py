@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 from softmutex.cli.benching import servers
@@ -73,7 +74,7 @@ def summary(answers: list[dict[str, Any]], clients: int, cpu: float, packets: in
         free_from = max(free_from, ended)
     waits = sorted(began - asked for done in per_client for asked, began, _ in done)
     counts = [len(done) for done in per_client]
-    changes = sum(1 for one, two in zip(holds, holds[1:], strict=False) if one[2] != two[2])
+    changes = sum(1 for one, two in pairwise(holds) if one[2] != two[2])
     return {
         "acquisitions": len(holds),
         "handovers_per_second": changes / span,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from typing import Any
 
 from softmutex.cli.benching.workers import Line, cpu_s, in_processes
@@ -17,7 +18,7 @@ async def measure_crowd(nodes: int) -> dict[str, Any]:
     answers = await in_processes(f"{__name__}:work", [task] * PROCESSES)
     began = min(answer["began"] for answer in answers)
     holds = sorted(hold for answer in answers for hold in answer["holds"])
-    overlap = sum(max(0.0, one[1] - two[0]) for one, two in zip(holds, holds[1:], strict=False))
+    overlap = sum(max(0.0, one[1] - two[0]) for one, two in pairwise(holds))
     return {
         "nodes": len(holds),
         "all_open_s": max(answer["opened"] for answer in answers) - began,

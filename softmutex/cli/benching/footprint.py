@@ -15,7 +15,7 @@ from typing import Any
 
 from softmutex.cli.benching.workers import Line, cpu_s, in_processes, resident_kib
 
-WHERE = {"transport": "udp://127.0.0.1:0", "membership": "local://softmutex-bench-footprint"}
+TRANSPORT, MEMBERSHIP = "udp://127.0.0.1:0", "local://softmutex-bench-footprint"
 
 
 async def measure_footprint(further: int, duration_s: float) -> dict[str, Any]:
@@ -32,7 +32,7 @@ async def many_nodes(task: dict[str, Any], ready: Line) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
 
         async def one() -> None:
-            node = await stack.enter_async_context(Node(**WHERE))
+            node = await stack.enter_async_context(Node(transport=TRANSPORT, membership=MEMBERSHIP))
             await node.mutex("footprint").try_acquire()  # a hold, or not: either way its machine is there
 
         await one()
@@ -45,7 +45,7 @@ async def many_nodes(task: dict[str, Any], ready: Line) -> dict[str, Any]:
 async def take_part(task: dict[str, Any], ready: Line) -> dict[str, Any]:
     from softmutex import Node
 
-    async with Node(**WHERE) as node:
+    async with Node(transport=TRANSPORT, membership=MEMBERSHIP) as node:
         mutex = node.mutex("hops")
         async with mutex:
             pass

@@ -57,9 +57,11 @@ async def bounce(task: dict[str, Any], ready: Line) -> dict[str, Any]:
 
         def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
             self.count += 1
+            if over.done():
+                return
             if data == END:
-                over.done() or over.set_result(None)
-            elif not over.done():
+                over.set_result(None)
+            else:
                 self.transport.sendto(DATAGRAM, addr)  # type: ignore[attr-defined]
 
     transport, bouncer = await loop.create_datagram_endpoint(
@@ -83,8 +85,8 @@ async def measure_parked(times: int) -> dict[str, Any]:
     """Taking and releasing a free mutex whose token is here already, in a group of two."""
     from softmutex import Node
 
-    where = {"transport": "udp://127.0.0.1:0", "membership": "local://softmutex-bench-parked"}
-    async with Node(**where) as node, Node(**where) as other:
+    node, other = (Node(transport="udp://127.0.0.1:0", membership="local://softmutex-bench-parked") for _ in range(2))
+    async with node, other:
         mutex = node.mutex("parked")
         other.mutex("parked")
         async with mutex:

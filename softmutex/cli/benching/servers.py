@@ -37,10 +37,7 @@ async def redis() -> AsyncIterator[tuple[str, int]]:
 @asynccontextmanager
 async def postgresql() -> AsyncIterator[tuple[str, int]]:
     _need_module("psycopg", "psycopg[binary]")
-    places = sorted(glob.glob("/usr/lib/postgresql/*/bin")) + [os.path.dirname(shutil.which("postgres") or "")]
-    binaries = next((place for place in reversed(places) if place and os.path.exists(f"{place}/initdb")), None)
-    if binaries is None:
-        raise NotInstalled("PostgreSQL's server is not installed: apt-get install postgresql")
+    binaries = _postgresql_binaries()
     user = None
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="softmutex-bench-") as home:
@@ -59,6 +56,14 @@ async def postgresql() -> AsyncIterator[tuple[str, int]]:
         arguments = [word for setting in settings for word in ("-c", setting)]
         async with _running(f"{binaries}/postgres", "-D", data, *arguments, port=port, user=user) as process:
             yield f"host=127.0.0.1 port={port} user=bench dbname=postgres", process.pid
+
+
+def _postgresql_binaries() -> str:
+    """Debian keeps the server's programs off the PATH, in one directory a version."""
+    for initdb in [*sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"), reverse=True), shutil.which("initdb")]:
+        if initdb is not None:
+            return os.path.dirname(initdb)
+    raise NotInstalled("PostgreSQL's server is not installed: apt-get install postgresql")
 
 
 def free_port() -> int:

@@ -12,11 +12,11 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 Line = Callable[[], Awaitable[None]]  # says ready, returns on go
-Work = Callable[[dict[str, Any], Line], Awaitable[dict[str, Any]]]
+Work = Callable[[dict[str, Any], Line], Coroutine[Any, Any, dict[str, Any]]]
 
 PATIENCE_S = 180.0
 
