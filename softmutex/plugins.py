@@ -1,7 +1,7 @@
 """Finds what a URL or a name stands for: the four kinds of plug-ins, by entry point and by nothing else.
 
-    udp://0.0.0.0:9431   --scheme-->   entry point `udp` of the group `softmutex.transports`   --from_url-->   a transport
-    "wandering"          --name---->   entry point `wandering` of `softmutex.algorithms`       ------------>   a class
+    udp://0.0.0.0:9431  --scheme-->  entry point `udp` of the group `softmutex.transports`  --from_url-->  a transport
+    "wandering"         --name---->  entry point `wandering` of `softmutex.algorithms`      ------------>  a class
 
 The naive way, importing adapters by hand where they are needed, makes third parties second class and the import of this
 library slow. So nothing is looked up before the first node opens, and nothing is imported that is not used.

@@ -1,7 +1,7 @@
 """Which setting is in force, and who said so: keyword > environment > file > URL query > default.
 
-The naive way, `os.environ.get` where a value is needed, turns a typing error into a default that nobody notices, and two
-members of one group then differ. So every setting is declared here once, an unknown one is an error that names the
+The naive way, `os.environ.get` where a value is needed, turns a typing error into a default that nobody notices, and
+two members of one group then differ. So every setting is declared here once, an unknown one is an error that names the
 nearest right one, and each value knows its origin (`softmutex doctor` prints them).
 
     resolve(transport="udp://0.0.0.0:9431?advertise=ftp1:9431")["advertise"]              -> "ftp1:9431"
@@ -29,6 +29,7 @@ PREFIX = "SOFTMUTEX_"
 NOT_SETTINGS = frozenset({"SOFTMUTEX_HELD", "SOFTMUTEX_EPOCH", "SOFTMUTEX_CONFIG"})
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 FALSE_WORDS = frozenset({"0", "false", "no", "off"})
+SAFE = "/:,[]@"  # stay readable in a query
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -115,10 +116,14 @@ class Setting:
     name: str
     read: Callable[[Any], Any]
     default: Any
-    of: str  # "node", "mutex" or "timing"
+    of: str  # "node", "mutex" or "timing" (a table of its own in a file)
     help: str
     in_query: bool = False  # may stand in the query of the transport's or the membership's URL
     keyword_only: bool = False  # cannot be written in a file or in the environment
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.replace(".", "_").upper()
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -143,11 +148,12 @@ SETTINGS: Mapping[str, Setting] = {
         Setting("when_isolated", choice("wait", "proceed", "raise"), "wait", "mutex", "when too few others answer"),
         Setting("algorithm", adapter, "wandering", "mutex", "which machine decides"),
         Setting("options", dict, {}, "mutex", "switches of the algorithm's own", keyword_only=True),
-        Setting("op", duration_s, 4.0, "timing", "how long a hold typically takes"),
-        Setting("nodes_max", count, 300, "timing", "how many nodes saturate the resource"),
-        Setting("skip", duration_or_none_s, None, "timing", "how long a token rests at a node that does not want it"),
-        Setting("min_interval", duration_or_none_s, None, "timing", "a node that held it less than that ago yields"),
-        Setting("max_interval", duration_or_none_s, None, "timing", "the longest that a node should wait for its turn"),
+        Setting("min_interval", duration_or_none_s, None, "mutex", "a node that held it less than that ago yields"),
+        Setting("timing.op", duration_s, 4.0, "timing", "how long a hold typically takes"),
+        Setting("timing.nodes_max", count, 300, "timing", "how many nodes saturate the resource"),
+        Setting("timing.skip", duration_or_none_s, None, "timing", "how long a token rests where it is not wanted"),
+        Setting("timing.min_interval", duration_or_none_s, None, "timing", "the papers' min, where not by formula"),
+        Setting("timing.max_interval", duration_or_none_s, None, "timing", "the papers' max, where not by formula"),
     )
 }
 
@@ -155,11 +161,17 @@ SETTINGS: Mapping[str, Setting] = {
 class Settings(Mapping[str, Any]):
     """The values in force. `origin(name)` tells who set one."""
 
-    def __init__(self, values: dict[str, Any], origins: dict[str, str], mutexes: Mapping[str, Mapping[str, Any]]):
+    def __init__(
+        self,
+        values: dict[str, Any],
+        origins: dict[str, str],
+        mutexes: Mapping[str, Mapping[str, Any]],
+        file: str | None,
+    ) -> None:
         self._values = values
         self._origins = origins
         self._mutexes = mutexes
-        self.file: str | None = None
+        self.file = file
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -185,9 +197,7 @@ class Settings(Mapping[str, Any]):
                 values[name], origins[name] = read_one(SETTINGS[name], raw, where), f"file {where}"
         for name, raw in keywords.items():
             values[name], origins[name] = read_one(SETTINGS[name], raw, "keyword"), "keyword"
-        result = Settings(values, origins, {})
-        result.file = self.file
-        return result
+        return Settings(values, origins, {}, self.file)
 
 
 def read_one(setting: Setting, raw: Any, where: str) -> Any:
@@ -226,7 +236,7 @@ def resolve(
     ]
     for origin, items in layers:
         for name, raw in items:
-            where = f"environment {PREFIX}{name.upper()}" if origin == "environment" else origin
+            where = f"environment {SETTINGS[name].variable}" if origin == "environment" else origin
             values[name], origins[name] = read_one(SETTINGS[name], raw, where), where
     for role in ("transport", "membership"):
         if isinstance(values[role], str):
@@ -235,13 +245,31 @@ def resolve(
                 if origins[name] == "default":
                     values[name] = read_one(SETTINGS[name], raw, f"query of {role}")
                     origins[name] = f"query of {role}"
-    settings = Settings(values, origins, mutexes)
-    settings.file = source
-    return settings
+    return Settings(values, origins, mutexes, source)
+
+
+def with_places(settings: Settings) -> Settings:
+    """Fills in what follows from the rest where nothing was said: where the node meets others, how they reach it."""
+    values, origins = dict(settings), {name: settings.origin(name) for name in settings}
+    if values["membership"] is None:
+        own_group = values["group"] != SETTINGS["group"].default
+        values["membership"] = f"local://{values['group'] if own_group else ''}"
+    local = isinstance(values["membership"], str) and values["membership"].startswith("local:")
+    if values["transport"] is None:
+        values["transport"] = "udp://127.0.0.1:0" if local else "udp://0.0.0.0:0"
+    if values["advertise"] is not None and isinstance(values["transport"], str):
+        values["transport"] = add_to_query(values["transport"], "advertise", values["advertise"])
+    return Settings(values, origins, settings._mutexes, settings.file)
+
+
+def add_to_query(url: str, name: str, value: str) -> str:
+    base, _, query = url.partition("?")
+    pairs = [pair for pair in parse_qsl(query, keep_blank_values=True) if pair[0] != name]
+    return f"{base}?{urlencode([*pairs, (name, value)], safe=SAFE)}"
 
 
 def from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    known = {PREFIX + setting.name.upper(): setting for setting in SETTINGS.values() if not setting.keyword_only}
+    known = {setting.variable: setting for setting in SETTINGS.values() if not setting.keyword_only}
     for variable, raw in environ.items():
         if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
             continue
@@ -258,7 +286,7 @@ def split_query(url: str) -> tuple[str, list[tuple[str, str]]]:
     ours = [pair for pair in pairs if pair[0] in SETTINGS and SETTINGS[pair[0]].in_query]
     if not mark or not ours:
         return url, []
-    rest = urlencode([pair for pair in pairs if pair not in ours], safe="/:,[]@")
+    rest = urlencode([pair for pair in pairs if pair not in ours], safe=SAFE)
     return f"{base}?{rest}" if rest else base, ours
 
 
@@ -308,7 +336,8 @@ def flatten(table: Mapping[str, Any], source: str | None, *, of_node: bool = Tru
     if not isinstance(timing, dict):
         raise ConfigError(f"file {source}: 'timing' wants a table: [timing].")
     allowed = {name for name, each in SETTINGS.items() if not each.keyword_only and (of_node or each.of != "node")}
-    for name, raw in [*timing.items(), *((name, raw) for name, raw in table.items() if name != "timing")]:
+    dotted = [(f"timing.{name}", raw) for name, raw in timing.items()]
+    for name, raw in [*dotted, *((name, raw) for name, raw in table.items() if name != "timing")]:
         if name not in allowed:
             refuse_unknown(name, allowed, f"file {source}", "setting")
         yield name, raw

@@ -1,0 +1,217 @@
+"""How a node comes by its machine for a mutex, and who makes the first token of a group.
+
+Every member takes part in every mutex of its group. So a node needs a machine in two cases:
+
+    the application opens "x"                         a peer's message is about "x", which nobody opened here
+            |                                                        |
+    alone: FOUNDER, at once                             DESCRIBE --> its sender --DESCRIPTION(terms)--> a machine
+    a few others, all known: ask them all                (messages that come meanwhile are kept, a few)
+       nobody has heard of it --> FOUNDER
+       somebody has, or is silent --> listen first
+    many, or perhaps not all known --> listen first
+
+The naive way, a newcomer that hears nothing for a while and makes a token, makes the second one whenever the network is
+slow at that moment. The naive remedy, always to listen long, makes the first use of every mutex slow.
+
+F1  Of two nodes that open a mutex at once and know each other at most one founds: before it asks, each is marked as
+    asking; of two that meet so, the one of the higher id stands back. (The membership says whether it shows everybody
+    who joined before: `complete`.)
+F2  What is kept for a mutex that is not described yet is bounded, and forgotten after INTRODUCTION.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from softmutex.core.errors import ConfigError, SoftMutexError
+from softmutex.core.events import NodeId, Received, Started, from_seconds
+from softmutex.core.messages import Describe, Description, Message, Standing
+from softmutex.runtime.seat import Seat
+from softmutex.runtime.terms import Terms
+
+if TYPE_CHECKING:
+    from softmutex.runtime.node import Life
+
+log = logging.getLogger("softmutex")
+
+ASKED_MAX = 64  # a larger group is not asked: whoever is new listens first
+ANSWER = from_seconds(0.1)  # after this it is asked again, after twice this once more
+ROUNDS = 3
+INTRODUCTION = from_seconds(2.0)
+UNDESCRIBED_MAX = 64
+KEPT_MAX = 8
+
+
+class Inquiry:
+    """Who has not said yet whether it knows of this mutex."""
+
+    __slots__ = ("rounds", "seat", "silent")
+
+    def __init__(self, seat: Seat, silent: set[NodeId]) -> None:
+        self.seat = seat
+        self.silent = silent
+        self.rounds = 0
+
+
+class Founding:
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._inquiries: dict[str, Inquiry] = {}
+        self._kept: dict[str, list[Received]] = {}  # messages about mutexes that were not described yet
+
+    # --- the application opens a mutex ------------------------------------------------------------------------------
+
+    def open(self, seat: Seat) -> None:
+        """Starts the machine of a mutex that nobody here has heard of, now or after the others were asked."""
+        life = self._life
+        others = [id for id in life.members if id != life.id]
+        kept = self._kept.pop(seat.name, None)
+        if kept or len(others) > ASKED_MAX or not life.knows_everybody():
+            self._start(seat, founder=False)
+            for received in kept or ():
+                life.handle(seat, received)
+        elif not others:
+            self._start(seat, founder=True)
+        else:
+            inquiry = self._inquiries[seat.name] = Inquiry(seat, set(others))
+            self._ask(inquiry)
+
+    def _ask(self, inquiry: Inquiry) -> None:
+        life, seat = self._life, inquiry.seat
+        inquiry.silent &= life.peers.table.keys()  # who left meanwhile has nothing to say
+        if not inquiry.silent:
+            self._conclude(inquiry, founder=True)
+            return
+        if inquiry.rounds == ROUNDS:
+            self._conclude(inquiry, founder=False)
+            return
+        for id in sorted(inquiry.silent):
+            life.transmit(id, seat.name, Describe(founding=True))
+        life.timers.set(("inquiry", seat.name), life.now() + (ANSWER << inquiry.rounds), self._ask, inquiry)
+        inquiry.rounds += 1
+
+    def _conclude(self, inquiry: Inquiry, founder: bool) -> None:
+        if self._inquiries.pop(inquiry.seat.name, None) is inquiry:
+            self._life.timers.cancel(("inquiry", inquiry.seat.name))
+            self._start(inquiry.seat, founder)
+
+    def _start(self, seat: Seat, founder: bool) -> None:
+        seat.started = True
+        seat.backlog.appendleft(Started(founder))
+        self._life.drain(seat)
+
+    # --- a peer's message is about a mutex that nobody opened here --------------------------------------------------
+
+    def keep(self, name: str, received: Received) -> None:
+        """Keeps the message until its sender has told what the mutex is."""
+        kept = self._kept.get(name)
+        if kept is None:
+            if len(self._kept) >= UNDESCRIBED_MAX:
+                self._life.drop("undescribed")
+                return
+            kept = self._kept[name] = []
+            self._life.transmit(received.sender, name, Describe(founding=False))
+            self._life.timers.set(("introduction", name), self._life.now() + INTRODUCTION, self._forget, name)
+        if len(kept) < KEPT_MAX:
+            kept.append(received)
+        else:
+            self._life.drop("undescribed")
+
+    def _forget(self, name: str) -> None:
+        self._life.drop("undescribed", len(self._kept.pop(name, ())))
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def received(self, sender: NodeId, name: str, message: Message) -> bool:
+        if isinstance(message, Describe):
+            self._life.transmit(sender, name, self._describe(name))
+        elif isinstance(message, Description):
+            self._on_description(sender, name, message)
+        else:
+            return False
+        return True
+
+    def _describe(self, name: str) -> Description:
+        seat = self._life.seats.get(name)
+        if seat is None:
+            return Description(Standing.UNKNOWN)
+        return seat.terms.describe(Standing.ASKING if name in self._inquiries else Standing.KNOWN)
+
+    def _on_description(self, sender: NodeId, name: str, said: Description) -> None:
+        inquiry = self._inquiries.get(name)
+        if inquiry is not None:
+            if self._is_refused(inquiry, sender, said):
+                return
+            if said.standing is Standing.UNKNOWN or (said.standing is Standing.ASKING and sender > self._life.id):
+                inquiry.silent.discard(sender)
+                if not inquiry.silent:
+                    self._conclude(inquiry, founder=True)
+            else:
+                self._conclude(inquiry, founder=False)
+            return
+        seat = self._life.seats.get(name)
+        if seat is not None:
+            self._compare(seat, sender, said)
+        elif said.standing is not Standing.UNKNOWN and name in self._kept:
+            self._take_part(name, sender, said)
+
+    def _is_refused(self, inquiry: Inquiry, sender: NodeId, said: Description) -> bool:
+        """The others run it by other terms: it is not opened here."""
+        seat = inquiry.seat
+        difference = said.standing is Standing.KNOWN and seat.terms.difference(Terms.described(said))
+        if difference:
+            self._life.timers.cancel(("inquiry", seat.name))
+            del self._inquiries[seat.name], self._life.seats[seat.name]
+            seat.fail(refusal(seat.name, self._life.call(sender), difference))
+        return bool(difference)
+
+    def _take_part(self, name: str, sender: NodeId, said: Description) -> None:
+        life = self._life
+        try:
+            seat = life.make_seat(name, Terms.described(said))
+        except (SoftMutexError, ValueError, TypeError) as error:
+            life.tell(
+                "terms", f"this node cannot take part in the mutex {name!r} as {life.call(sender)} runs it: {error}"
+            )
+            self._kept.pop(name, None)
+        else:
+            life.timers.cancel(("introduction", name))
+            kept = self._kept.pop(name)
+            self._start(seat, founder=False)
+            for received in kept:
+                life.handle(seat, received)
+
+    # --- different terms --------------------------------------------------------------------------------------------
+
+    def explain_mismatch(self, seat: Seat, peer: NodeId, detail: str) -> None:
+        """A machine met a token of other settings. Which ones is found out by asking, and told once a mutex."""
+        if peer and "asked" not in seat.told:
+            seat.told.add("asked")
+            self._life.transmit(peer, seat.name, Describe(founding=False))
+        elif not peer:
+            self._tell_once(seat, detail or "a token of other settings was met")
+
+    def _compare(self, seat: Seat, sender: NodeId, said: Description) -> None:
+        if said.standing is Standing.UNKNOWN:
+            return
+        difference = seat.terms.difference(Terms.described(said))
+        if difference:
+            self._tell_once(seat, f"{self._life.call(sender)} runs it otherwise: {difference}")
+
+    def _tell_once(self, seat: Seat, what: str) -> None:
+        if "mismatch" not in seat.told:
+            seat.told.add("mismatch")
+            self._life.tell("mismatch", f"the mutex {seat.name!r}: {what}. Give all members the same settings.")
+
+    def check(self, seat: Seat, terms: Terms) -> None:
+        """The application opens a mutex that runs already: it has to want the same."""
+        difference = terms.difference(seat.terms)
+        if difference:
+            raise refusal(seat.name, "this group", difference)
+
+
+def refusal(name: str, who: str, difference: str) -> ConfigError:
+    return ConfigError(
+        f"the mutex {name!r} is run by {who} with other settings: {difference}. Give all members the same ones."
+    )

@@ -1,0 +1,98 @@
+"""Which key seals the frames of a node, and whether it may do without one.
+
+    key= or key_file=  ->  the group's key; from a file several, one a line: the first one seals, all of them open
+    none, and the membership has one (local://)  ->  that one
+    none at all  ->  only on this host, or with insecure=True and a warning
+
+The naive way, sealing where there is a key and plain text where there is none, lets one member that lost its key file
+talk in plain text to the network, and nobody notices. There is no such fall-back: a node without a key does not start
+where others could hear it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from softmutex.core.errors import ConfigError
+from softmutex.core.events import NodeId
+from softmutex.ports import Membership, Transport
+from softmutex.runtime.config import Settings
+from softmutex.urls import split_address
+
+if TYPE_CHECKING:
+    from softmutex.runtime.sealing import Seal
+
+log = logging.getLogger("softmutex")
+
+
+def group_keys(settings: Settings, membership: Membership) -> Sequence[bytes]:
+    """The keys of the group, the one that seals first; none where the group has none."""
+    given = settings["key"]
+    if isinstance(given, bytes):
+        return [given]
+    file = given or settings["key_file"]
+    if file is not None:
+        from softmutex.runtime.sealing import read_keys
+
+        return read_keys(file)
+    key = membership.group_key()
+    return [] if key is None else [key]
+
+
+def seal_with(keys: Sequence[bytes], group: str, me: NodeId) -> Seal:
+    from softmutex.runtime.sealing import KeyRing, Sealer, Unsealed  # brings `cryptography` along
+
+    return Sealer(KeyRing.of(*keys), group, me) if keys else Unsealed(me)
+
+
+def check_reach(settings: Settings, transport: Transport, keys: Sequence[bytes]) -> None:
+    """Refuses a node without a key where strangers could send to it."""
+    if keys or stays_on_this_host(settings, transport):
+        return
+    if settings["insecure"]:
+        log.warning(
+            "insecure=True: whoever reaches %s can take part in the group, or break it. Set SOFTMUTEX_KEY_FILE.",
+            transport.address,
+        )
+        return
+    raise ConfigError(
+        f"no group key, and {transport.address} can be reached from other hosts. Give all members the same key: "
+        "SOFTMUTEX_KEY_FILE=path or key=path ((umask 077; head -c 32 /dev/urandom | base64 > path)). Or insecure=True."
+    )
+
+
+def stays_on_this_host(settings: Settings, transport: Transport) -> bool:
+    """Whether only this host reaches the transport. A wildcard may show a loopback address where there is no network,
+    and an advertised address says nothing of where the socket listens: so the URL is looked at, too."""
+    url = settings["transport"]
+    if isinstance(url, str):
+        scheme, _, place = url.partition("?")[0].partition("://")
+        return scheme == "memory" or (is_loopback(place) and is_loopback(transport.address))
+    return bool(getattr(transport, "in_this_process", False)) or is_loopback(transport.address)
+
+
+def is_loopback(address: str) -> bool:
+    place = (address.partition("://")[2] or address).partition("/")[0]
+    try:
+        host, _ = split_address(place, default_host="127.0.0.1", default_port=0)
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def fingerprint(kind: str, text: str) -> int:
+    digest = hashlib.blake2b(text.encode(), digest_size=8, person=kind.encode()).digest()
+    return int.from_bytes(digest, "big")
+
+
+def group_fingerprint(group: str) -> int:
+    return fingerprint("group", group)
+
+
+def place_of(mutex: str) -> int:
+    """Where on the ring of nodes the homes of this mutex are."""
+    return fingerprint("place", mutex)

@@ -1,0 +1,333 @@
+"""Who else is there: from the hints of a membership to the sorted list of live nodes that all machines share (D5).
+
+    membership: (address, id) --trusted--> member          local, registry, memory: of two that join, one sees the other
+    membership: (address, id or 0) ------> greeted --WELCOME--> member          static, mdns: anybody may be listed
+    a frame for this very life, or a proven HELLO ------------> member          it knows us; the list will follow
+    member --a machine suspects it, or the list drops it--> probed --silence--> removed, greeted at leisure
+                                                             `--PONG, any frame--> member
+    member --BYE--> removed
+
+What it decides: silence is noticed on suspicion only. The naive way, beats from everybody to everybody, costs N²
+messages for as long as nothing happens, and takes a busy node for a dead one. Here a node that nobody needs is never
+asked.
+
+P1  Only ids that a frame, or a membership that knows its members, vouched for are in `members`; sorted, with our own.
+P2  A HELLO leaves no state behind until its cookie came back, and is never answered by more bytes than it had.
+P3  A probe ends within PROBE_S · (2^PROBES - 1) seconds; then the peer is a member or it is not.
+P4  Everything that others can make grow is bounded: members, newcomers a second, candidates, probes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from softmutex.core.events import SECOND, Instant, MembersChanged, NodeId, from_seconds
+from softmutex.core.messages import Bye, Challenge, Hello, Message, Ping, Pong, Welcome
+from softmutex.ports import Member
+from softmutex.runtime import statistics
+
+if TYPE_CHECKING:
+    from softmutex.runtime.node import Life
+
+log = logging.getLogger("softmutex")
+
+MEMBERS_MAX = 1 << 17
+CANDIDATES_MAX = 4096
+NEWCOMERS_A_SECOND = 2000
+PROBES = 3
+PROBE = from_seconds(0.2)  # the gap after the first ping; the next ones double
+PROBES_AT_ONCE = 256
+GREETING = from_seconds(0.1)  # the gap after the first HELLO; the next ones double ...
+GREETING_MAX = from_seconds(30.0)  # ... up to this
+AT_LEISURE = 5  # doublings that are skipped for a node that was silent
+BYES_MAX = 64
+
+
+class Peer:
+    __slots__ = ("address", "heard_at", "id", "listed_at", "name", "pings")
+
+    def __init__(self, id: NodeId, address: str, name: str = "") -> None:
+        self.id = id
+        self.address = address  # where its last frame came from; where it is listed, before the first one
+        self.name = name
+        self.listed_at = ""  # the address at which the membership shows it now
+        self.heard_at: Instant = 0
+        self.pings = 0  # sent without an answer; 0: not suspected
+
+
+class Greeting:
+    """An address whose node is not known yet, or was silent."""
+
+    __slots__ = ("member", "nonce", "tries")
+
+    def __init__(self, member: Member, nonce: int, tries: int) -> None:
+        self.member = member
+        self.nonce = nonce
+        self.tries = tries
+
+
+class Peers:
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self.members: list[NodeId] = [life.id]
+        self.table: dict[NodeId, Peer] = {}
+        self.greetings: dict[str, Greeting] = {}
+        self._nonces: dict[int, Greeting] = {}
+        self._mine = {life.transport.address}  # addresses at which this node met itself
+        self._view: dict[str, Member] = {}  # as the membership showed it last, by address
+        self._secret = life.random_bytes(16)
+        self._newcomers = 0
+        self._newcomers_second = 0
+        self._probing = 0
+        self._names: set[str] = set()  # told of as doubled
+
+    # --- what the membership says -----------------------------------------------------------------------------------
+
+    def update(self, view: Iterable[Member]) -> None:
+        """The membership's list of the others, whole."""
+        self._view = {member.address: member for member in view}
+        trusted = self._life.membership_is_complete()
+        for address, greeting in list(self.greetings.items()):
+            if self._view.get(address) != greeting.member:
+                self._stop_greeting(address)
+        joined = []
+        for address, member in self._view.items():
+            if member.id in self.table:
+                self.table[member.id].listed_at = address
+            elif address in self._mine or address in self.greetings or member.id == self._life.id:
+                continue
+            elif member.id and trusted:
+                joined.append(member)
+            else:
+                self._greet(member)
+        self._admit(joined)
+        gone = [peer for peer in self.table.values() if peer.listed_at and not self._is_shown(peer)]
+        for peer in gone:
+            peer.listed_at = ""
+        if trusted:
+            self._remove([peer.id for peer in gone])
+        else:
+            for peer in gone:
+                self.suspect(peer.id)
+
+    def _is_shown(self, peer: Peer) -> bool:
+        member = self._view.get(peer.listed_at)
+        return member is not None and member.id in (0, peer.id)
+
+    def everybody_answered(self) -> bool:
+        """Whether all whom the membership shows are members."""
+        return not self.greetings
+
+    # --- members ----------------------------------------------------------------------------------------------------
+
+    def heard(self, sender: NodeId, source: str) -> Peer | None:
+        """A frame of `sender` for this very life came from `source`. None where there is no room for one more."""
+        peer = self.table.get(sender) or self._newcomer(sender, source)
+        if peer is not None:
+            peer.address = source
+            peer.heard_at = self._life.now()
+            if peer.pings:
+                self._trust(peer)
+        return peer
+
+    def _newcomer(self, id: NodeId, address: str) -> Peer | None:
+        second = self._life.now() // SECOND
+        if second != self._newcomers_second:
+            self._newcomers, self._newcomers_second = 0, second
+        self._newcomers += 1
+        if self._newcomers > NEWCOMERS_A_SECOND:
+            self._life.drop("newcomers")
+            return None
+        self._admit([Member(address, id)])
+        return self.table.get(id)
+
+    def _admit(self, newcomers: Sequence[Member]) -> None:
+        room = MEMBERS_MAX - len(self.members)
+        if len(newcomers) > room:
+            self._life.drop("members", len(newcomers) - room)
+            newcomers = newcomers[:room]
+        if not newcomers:
+            return
+        for member in newcomers:
+            peer = self.table[member.id] = Peer(member.id, member.address, member.name)
+            if self._view.get(member.address, member).id in (0, member.id):
+                peer.listed_at = member.address if member.address in self._view else ""
+            self._stop_greeting(member.address)
+            if len(newcomers) == 1:
+                insort(self.members, member.id)
+            self._look_at_name(peer)
+        if len(newcomers) > 1:
+            self.members[:] = sorted({*self.members, *(member.id for member in newcomers)})
+        self._life.members_changed(MembersChanged(tuple(member.id for member in newcomers), ()))
+
+    def _remove(self, ids: Sequence[NodeId]) -> None:
+        gone = [id for id in ids if id in self.table]
+        for id in gone:
+            peer = self.table.pop(id)
+            if peer.pings:
+                self._trust(peer)
+            del self.members[bisect_left(self.members, id)]
+        if gone:
+            self._life.members_changed(MembersChanged((), tuple(gone)))
+
+    def _look_at_name(self, peer: Peer) -> None:
+        """Two live nodes of one name are no harm, but confuse their people: told once."""
+        if not peer.name or peer.name in self._names:
+            return
+        if peer.name == self._life.name or any(
+            other.name == peer.name for other in self.table.values() if other is not peer
+        ):
+            self._names.add(peer.name)
+            self._life.tell(
+                "names", f"two live nodes are named {peer.name!r} (one is at {peer.address}). Give each its own."
+            )
+
+    # --- suspicion --------------------------------------------------------------------------------------------------
+
+    def suspect(self, id: NodeId) -> None:
+        peer = self.table.get(id)
+        if peer is not None and not peer.pings and self._probing < PROBES_AT_ONCE:
+            self._probing += 1
+            self._probe(peer)
+
+    def _probe(self, peer: Peer) -> None:
+        if peer.pings == PROBES:
+            log.info("node %s at %s does not answer: it is no member any more", peer.name or peer.id, peer.address)
+            self._remove([peer.id])
+            if peer.listed_at:
+                self._greet(self._view[peer.listed_at], tries=AT_LEISURE)
+            return
+        gap = PROBE << peer.pings
+        peer.pings += 1
+        ping = Ping(self._life.random_u64())
+        self._life.transmit(peer.id, "", ping, peer.address)
+        if peer.listed_at and peer.listed_at != peer.address:
+            self._life.transmit(peer.id, "", ping, peer.listed_at)
+        self._life.timers.set(("probe", peer.id), self._life.now() + gap, self._probe, peer)
+
+    def _trust(self, peer: Peer) -> None:
+        peer.pings = 0
+        self._probing -= 1
+        self._life.timers.cancel(("probe", peer.id))
+
+    # --- greetings --------------------------------------------------------------------------------------------------
+
+    def _greet(self, member: Member, tries: int = 0) -> None:
+        if len(self.greetings) >= CANDIDATES_MAX:
+            self._life.drop("candidates")
+            return
+        greeting = self.greetings[member.address] = Greeting(member, self._life.random_u64(), tries)
+        self._nonces[greeting.nonce] = greeting
+        if tries:
+            self._greet_later(greeting)
+        else:
+            self._greet_again(greeting)
+
+    def _greet_again(self, greeting: Greeting) -> None:
+        self._say_hello(greeting, 0)
+        self._greet_later(greeting)
+
+    def _greet_later(self, greeting: Greeting) -> None:
+        gap = min(GREETING << min(greeting.tries, 16), GREETING_MAX)
+        greeting.tries += 1
+        at = self._life.now() + round(gap * (0.75 + 0.5 * self._life.rng.random()))
+        self._life.timers.set(("greet", greeting.member.address), at, self._greet_again, greeting)
+
+    def _stop_greeting(self, address: str) -> None:
+        greeting = self.greetings.pop(address, None)
+        if greeting is not None:
+            del self._nonces[greeting.nonce]
+            self._life.timers.cancel(("greet", address))
+            self._life.greetings_changed()
+
+    def _say_hello(self, greeting: Greeting, cookie: int) -> None:
+        hello = Hello(greeting.nonce, cookie, self._life.group, False, self._life.name)
+        self._life.transmit(greeting.member.id, "", hello, greeting.member.address)
+
+    def cookie(self, source: str, sender: NodeId) -> int:
+        """Proves that who repeats it can be reached at `source`. Never 0."""
+        proof = hashlib.blake2b(f"{sender} {source}".encode(), digest_size=8, key=self._secret).digest()
+        return int.from_bytes(proof, "big") | 1
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def received(self, sender: NodeId, message: Message, source: str, to_me: bool) -> bool:
+        """True where the message was one of those that this module knows. `to_me`: addressed to this very life."""
+        match message:
+            case Hello():
+                self._on_hello(sender, message, source)
+            case Challenge(nonce, cookie) if to_me:
+                if nonce in self._nonces:
+                    self._say_hello(self._nonces[nonce], cookie)
+            case Welcome(nonce, group, name) if to_me:
+                greeting = self._nonces.get(nonce)
+                if greeting is not None and group == self._life.group:
+                    self._introduce(sender, name, source, greeting.member.address)
+            case Ping(nonce) if to_me:
+                if self.heard(sender, source) is not None:
+                    self._life.transmit(sender, "", Pong(nonce))
+            case Pong() if to_me:
+                self.heard(sender, source)
+            case Bye() if to_me:
+                if sender in self.table:
+                    self._remove([sender])
+            case _:
+                return False
+        return True
+
+    def _on_hello(self, sender: NodeId, hello: Hello, source: str) -> None:
+        life = self._life
+        if sender == life.id:
+            greeting = self._nonces.get(hello.nonce)
+            if greeting is not None:  # this address is our own
+                self._mine.add(greeting.member.address)
+                self._stop_greeting(greeting.member.address)
+            return
+        if hello.group != life.group:
+            life.tell(
+                "groups", f"a node of another group ({hello.name!r}, {source}) greets this one. It is not answered."
+            )
+            return
+        cookie = self.cookie(source, sender)
+        if hello.cookie != cookie:
+            life.transmit(sender, "", Challenge(hello.nonce, cookie), source)
+            return
+        life.transmit(sender, "", Welcome(hello.nonce, life.group, life.name), source)
+        if not hello.visitor:
+            self._introduce(sender, hello.name, source, source)
+
+    def _introduce(self, id: NodeId, name: str, source: str, greeted_at: str) -> None:
+        """It proved that it is there. Who was at this address before is probably not any more."""
+        self._stop_greeting(greeted_at)
+        for other in [other.id for other in self.table.values() if other.address == source and other.id != id]:
+            self.suspect(other)
+        peer = self.heard(id, source)
+        if peer is not None:
+            if greeted_at in self._view and not peer.listed_at:
+                peer.listed_at = greeted_at
+            if not peer.name:
+                peer.name = name
+                self._look_at_name(peer)
+
+    def say_bye(self) -> None:
+        """To those who were heard last; the others hear it from the membership, or find out when they need us."""
+        heard = sorted(self.table.values(), key=lambda peer: -peer.heard_at)
+        for peer in heard[:BYES_MAX]:
+            self._life.transmit(peer.id, "", Bye())
+
+    def shown(self) -> tuple[statistics.Peer, ...]:
+        now = self._life.now()
+        return tuple(
+            statistics.Peer(
+                peer.id,
+                peer.name,
+                peer.address,
+                (now - peer.heard_at) / SECOND if peer.heard_at else None,
+                bool(peer.pings),
+            )
+            for peer in sorted(self.table.values(), key=lambda peer: (peer.name, peer.id))
+        )

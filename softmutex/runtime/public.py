@@ -1,0 +1,162 @@
+"""`Node`: one member of a group, with any number of mutexes on one socket.
+
+    Node(...) --open--> Life on this loop, or on a thread of its own --close--> gone; may be opened again, anew
+
+The object is only a recipe: all that is bound to a loop, a process and an identity is in the `Life` (node.py) that each
+opening makes. So a node may be made at import time, used in one loop, closed, and used in the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from os import PathLike
+from types import TracebackType
+from typing import Self, Unpack
+
+from softmutex.core.errors import NodeClosed
+from softmutex.core.events import NodeId
+from softmutex.runtime import background
+from softmutex.runtime.config import Settings, resolve, with_places
+from softmutex.runtime.mutex import SoftMutex
+from softmutex.runtime.node import Life
+from softmutex.runtime.options import MutexOptions, NodeOptions, read_mutex_options, read_node_options
+from softmutex.runtime.statistics import MutexStatistics, NodeStatistics, Peer
+from softmutex.runtime.use import see_through
+
+
+class NodeBase:
+    """What asyncio's and the threads' nodes share."""
+
+    lends_for_a_while = False
+
+    def __init__(self, **options: Unpack[NodeOptions]) -> None:
+        self._keywords = read_node_options(options)
+        self._config = options.get("config")
+        self._settings: Settings | None = None
+        self._life: Life | None = None
+
+    @classmethod
+    def from_env(cls, **options: Unpack[NodeOptions]) -> Self:
+        """A node as the environment (`SOFTMUTEX_TRANSPORT`, ...) and the configuration file say; keywords go first."""
+        return cls(**options)
+
+    @classmethod
+    def from_config(cls, path: str | PathLike[str], **options: Unpack[NodeOptions]) -> Self:
+        """A node as this file says: `softmutex.toml`, or a `pyproject.toml` with `[tool.softmutex]`."""
+        options["config"] = path
+        return cls(**options)
+
+    @classmethod
+    def _of(cls, settings: Settings) -> Self:
+        node = cls()
+        node._settings = settings
+        return node
+
+    def settings(self) -> Settings:
+        """What is in force, and from where; read when it is first needed."""
+        if self._settings is None:
+            self._settings = with_places(resolve(self._keywords, file=self._config))
+        return self._settings
+
+    def life(self) -> Life:
+        if self._life is None:
+            raise NodeClosed("the node is not open: use `async with node:`, or await node.open().")
+        self._life.check_usable()
+        return self._life
+
+    async def lend_within(self, mutex: str, limit_s: float | None) -> Life:
+        return self.life()
+
+    async def take_back(self) -> None:
+        """It stays."""
+
+    @property
+    def id(self) -> NodeId:
+        """Names this life of the node: each opening has another one."""
+        return self.life().id
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.life().name
+
+    @property
+    def address(self) -> str:
+        """Where others reach it."""
+        return self.life().transport.address
+
+    def peers(self) -> tuple[Peer, ...]:
+        """The other live nodes that are known."""
+        return self.life().peers.shown()
+
+    def statistics(self) -> NodeStatistics:
+        return self.life().statistics()
+
+    def mutex_statistics(self, name: str) -> MutexStatistics:
+        return self.life().mutex_statistics(name)
+
+
+class Node(NodeBase):
+    """One member of a group, for a process that lives longer than one use.
+
+    >>> import asyncio
+    >>> from softmutex import Node
+    >>> async def main():
+    ...     async with Node(transport="memory://doc", membership="memory://doc") as node:
+    ...         mutex = node.mutex("db-load", max_hold=3600)
+    ...         async with mutex.hold(timeout=30):
+    ...             return mutex.statistics().holding
+    >>> asyncio.run(main())
+    1
+    """
+
+    _thread: background.Background | None = None
+
+    def mutex(self, name: str, **options: Unpack[MutexOptions]) -> SoftMutex:
+        """A mutex on this node. It may be made before the node is open."""
+        return SoftMutex._on(self, name, read_mutex_options(options))
+
+    async def open(self) -> None:
+        if self._life is not None:
+            raise NodeClosed("the node is open already.")
+        settings = self.settings()
+        if settings["thread"]:
+            self._thread = background.acquire()
+            try:
+                self._life = await self._thread.run(open_life(settings))
+            except BaseException:
+                background.release(self._thread)
+                raise
+        else:
+            self._life = await open_life(settings)
+
+    async def close(self) -> None:
+        """Hands everything over and leaves. A cancellation of the caller does not stop that."""
+        life, self._life = self._life, None
+        if life is None or not life.is_mine():
+            return
+        if self._thread is None:
+            await see_through(life.close())
+        else:
+            thread, self._thread = self._thread, None
+            await see_through(thread.run(life.close()))
+            background.release(thread)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except asyncio.CancelledError:
+            if error is None:
+                raise
+
+
+async def open_life(settings: Settings) -> Life:
+    life = Life(settings)
+    await life.open()
+    return life

@@ -1,0 +1,220 @@
+"""`softmutex status`: any process that has the group's key may ask a node what it knows, without becoming a member.
+
+    visitor --STATUS?(cookie 0)--> node --CHALLENGE(cookie)--> visitor --STATUS?(cookie)--> node --STATUS(page)-->
+
+The answer is one JSON document (`describe` below has its form), in pages that fit a frame each. A document is kept for
+the pages that are still to be fetched, a few at most. Nothing is sent beyond the size of the question before the
+visitor has proved that it is where it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from softmutex import plugins
+from softmutex.core.events import NodeId
+from softmutex.core.messages import Challenge, Message, StatusReply, StatusRequest
+from softmutex.core.wire import Frame
+from softmutex.ports import Closed, Datagram, Member, Transport
+from softmutex.runtime import keys
+from softmutex.runtime.config import Settings
+from softmutex.runtime.seat import Seat
+
+if TYPE_CHECKING:
+    from softmutex.runtime.node import Life
+    from softmutex.runtime.sealing import Seal
+
+PAGE = 1024
+PAGES_MAX = 256
+DOCUMENTS_KEPT = 8
+ASK_AGAIN_S = 0.2
+
+
+# --- the node's side ------------------------------------------------------------------------------------------------
+
+
+class StatusDesk:
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._documents: dict[tuple[NodeId, int], bytes] = {}
+
+    def received(self, sender: NodeId, message: Message, source: str) -> bool:
+        if not isinstance(message, StatusRequest):
+            return False
+        nonce, cookie, page = message
+        life = self._life
+        if cookie != life.peers.cookie(source, sender):
+            life.transmit(sender, "", Challenge(nonce, life.peers.cookie(source, sender)), source)
+            return True
+        document = self._documents.get((sender, nonce))
+        if document is None:
+            document = json.dumps(describe(life), separators=(",", ":")).encode()[: PAGE * PAGES_MAX]
+            self._documents[sender, nonce] = document
+            if len(self._documents) > DOCUMENTS_KEPT:
+                del self._documents[next(iter(self._documents))]
+        pages = max(1, -(-len(document) // PAGE))
+        if page < pages:
+            content = document[page * PAGE : (page + 1) * PAGE]
+            life.transmit(sender, "", StatusReply(nonce, page, pages, content), source)
+        return True
+
+
+def describe(life: Life) -> dict[str, Any]:
+    """What a node knows, as plain data."""
+    statistics = life.statistics()
+    return {
+        "id": f"{life.id:016x}",
+        "name": life.name,
+        "address": life.transport.address,
+        "group": life.settings["group"],
+        "peers": statistics.peers,
+        "dropped": dict(statistics.dropped),
+        "told": dict(statistics.told),
+        "loop_lag_max": round(statistics.loop_lag_max, 3),
+        "mutexes": [describe_mutex(seat) for _, seat in sorted(life.seats.items())],
+    }
+
+
+def describe_mutex(seat: Seat) -> dict[str, Any]:
+    life = seat.life
+    view = seat.machine.view()
+    now = life.now()
+    return {
+        "name": seat.name,
+        "algorithm": seat.terms.algorithm,
+        "slots": seat.terms.slots,
+        "state": view.state,
+        "epoch": view.epoch,
+        "tokens": len(view.tokens),
+        "hop": max((token.hop for token in view.tokens), default=0),
+        "holder": f"{view.holder:016x}" if view.holder else None,
+        "queue": [f"{node:016x}" for node in view.queue[:32]],
+        "holding": [
+            {"for": seconds(now - claim.granted_at), "waited": seconds(claim.granted_at - claim.asked_at)}
+            for claim in list(seat.holding.values())[:8]
+        ],
+        "waiting": [seconds(now - claim.asked_at) for claim in list(seat.waiting.values())[:32]],
+        "waiting_count": len(seat.waiting),
+        "isolated": seat.isolated,
+        "acquisitions": seat.counts.acquisitions,
+        "timeouts": seat.counts.timeouts,
+        "overruns": seat.counts.overruns,
+        "lost": seat.counts.lost,
+        "facts": dict(seat.counts.facts),
+    }
+
+
+def seconds(duration_ns: int) -> float:
+    return round(duration_ns / 1e9, 3)
+
+
+# --- the visitor's side ---------------------------------------------------------------------------------------------
+
+
+class Visitor:
+    """Asks the members of a group, and is none."""
+
+    def __init__(self, transport: Transport, seal: Seal, me: NodeId) -> None:
+        self._transport = transport
+        self._seal = seal
+        self._me = me
+        self._waiting: dict[int, Question] = {}
+
+    async def listen(self) -> None:
+        try:
+            while True:
+                for datagram in await self._transport.receive():
+                    self._take(datagram)
+        except Closed:
+            return
+
+    async def ask(self, member: Member) -> dict[str, Any] | None:
+        """What the member knows. Asks again until it has answered in full; the caller sets the limit."""
+        question = Question(member)
+        self._waiting[question.nonce] = question
+        try:
+            while not question.is_answered():
+                question.news.clear()
+                page = question.next_page()
+                self._send(member, StatusRequest(question.nonce, question.cookie, page))
+                try:
+                    async with asyncio.timeout(ASK_AGAIN_S):
+                        await question.news.wait()
+                except TimeoutError:
+                    continue
+            return question.document()
+        finally:
+            del self._waiting[question.nonce]
+
+    def _send(self, member: Member, message: Message) -> None:
+        self._transport.send(member.address, self._seal.seal(Frame(self._me, member.id, "", message)))
+
+    def _take(self, datagram: Datagram) -> None:
+        frame = self._seal.open(datagram.payload)
+        if not isinstance(frame, Frame):
+            return
+        match frame.message:
+            case Challenge(nonce, cookie) if nonce in self._waiting:
+                self._waiting[nonce].cookie = cookie
+                self._waiting[nonce].news.set()
+            case StatusReply(nonce, page, pages, content) if nonce in self._waiting and pages <= PAGES_MAX:
+                question = self._waiting[nonce]
+                question.pages, question.got[page] = pages, content
+                question.news.set()
+
+
+class Question:
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.nonce = secrets.randbits(64)
+        self.cookie = 0
+        self.pages = 1
+        self.got: dict[int, bytes] = {}
+        self.news = asyncio.Event()
+
+    def is_answered(self) -> bool:
+        return all(page in self.got for page in range(self.pages))
+
+    def next_page(self) -> int:
+        return next(page for page in range(self.pages) if page not in self.got)
+
+    def document(self) -> dict[str, Any] | None:
+        try:
+            document = json.loads(b"".join(self.got[page] for page in range(self.pages)))
+        except ValueError:  # cut off where it was too long
+            return None
+        return document if isinstance(document, dict) else None
+
+
+async def ask_all(settings: Settings, timeout_s: float = 1.0) -> Mapping[Member, dict[str, Any] | None]:
+    """Everybody whom the membership shows, and what each says of itself; None for those who do not answer."""
+    transport = plugins.transport(settings["transport"])
+    membership = plugins.membership(settings["membership"])
+    me = secrets.randbits(64) or 1
+    listener: asyncio.Task[None] | None = None
+    try:
+        group_keys = keys.group_keys(settings, membership)
+        await transport.open()
+        keys.check_reach(settings, transport, group_keys)
+        visitor = Visitor(transport, keys.seal_with(group_keys, settings["group"], me), me)
+        listener = asyncio.create_task(visitor.listen(), name="softmutex visitor")
+        members = await membership.watch()
+
+        async def ask(member: Member) -> dict[str, Any] | None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await visitor.ask(member)
+            except TimeoutError:
+                return None
+
+        return dict(zip(members, await asyncio.gather(*map(ask, members)), strict=True))
+    finally:
+        if listener is not None:
+            listener.cancel()
+            await asyncio.gather(listener, return_exceptions=True)
+        await membership.aclose()
+        await transport.aclose()

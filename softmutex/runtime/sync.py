@@ -1,0 +1,76 @@
+"""What `softmutex.sync` shows: `SoftMutex` and `Node` for programs without a loop."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self, Unpack
+
+from softmutex.core.errors import NodeClosed
+from softmutex.runtime import background
+from softmutex.runtime.blocking import BlockingMutex, wait_for
+from softmutex.runtime.host import OneShot
+from softmutex.runtime.options import MutexOptions, OneShotOptions, read_mutex_options, read_one_shot_options
+from softmutex.runtime.public import NodeBase, open_life
+
+
+class SoftMutex(BlockingMutex):
+    """A soft mutex for threads: joins when it is entered, waits, works, hands on, leaves.
+
+    >>> from softmutex import sync
+    >>> with sync.SoftMutex("rsync", transport="memory://doc", membership="memory://doc", timeout=60) as hold:
+    ...     hold.lost.is_set()
+    False
+    """
+
+    def __init__(self, name: str, **options: Unpack[OneShotOptions]) -> None:
+        node, mutex = read_one_shot_options(options)
+        super().__init__(name, OneShot(node, options.get("config")), mutex)
+
+
+class Node(NodeBase):
+    """One member of a group for a program without a loop, with any number of mutexes.
+
+    >>> from softmutex import sync
+    >>> with sync.Node(transport="memory://doc", membership="memory://doc") as node:
+    ...     with node.mutex("db-load").hold(timeout=30) as hold:
+    ...         hold.name
+    'db-load'
+    """
+
+    _thread: background.Background | None = None
+
+    def mutex(self, name: str, **options: Unpack[MutexOptions]) -> BlockingMutex:
+        """A mutex on this node. It may be made before the node is open."""
+        return BlockingMutex(name, self, read_mutex_options(options))
+
+    def open(self) -> None:
+        if self._life is not None:
+            raise NodeClosed("the node is open already.")
+        settings = self.settings()
+        thread = background.acquire()
+        try:
+            self._life = wait_for(thread, open_life(settings))
+        except BaseException:
+            background.release(thread)
+            raise
+        self._thread = thread
+
+    def close(self) -> None:
+        """Hands everything over and leaves."""
+        life, self._life = self._life, None
+        thread, self._thread = self._thread, None
+        if life is None or thread is None or not life.is_mine():
+            return
+        try:
+            thread.submit(life.close()).result()
+        finally:
+            background.release(thread)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

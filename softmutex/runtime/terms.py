@@ -1,0 +1,136 @@
+"""What all members must agree on for one mutex, and what each may decide for itself.
+
+`Terms` are the group's: algorithm, slots, timing. Two members that differ in them compete by different rules, and the
+naive way (each runs what it was told) lets nobody notice until the resource is overloaded. So terms have a fingerprint
+that travels, and can be sent and compared; the difference is told in words.
+
+`Policy` is one application's own: how long it may hold, and what becomes of it when something goes wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from softmutex import plugins
+from softmutex.core.errors import ConfigError
+from softmutex.core.events import Duration, from_seconds, to_seconds
+from softmutex.core.machine import Algorithm
+from softmutex.core.messages import Description, Standing
+from softmutex.core.timing import Timing
+from softmutex.runtime.config import Settings
+
+NAME_MAX_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    algorithm: str
+    slots: int = 1
+    timing: Timing = field(default_factory=Timing)
+    options: str = ""  # JSON with sorted keys: the algorithm's own switches
+    machine: type[Algorithm] | None = field(default=None, compare=False)  # where it is no installed one
+
+    def fingerprint(self) -> int:
+        """53 bits that differ when any of the terms does."""
+        shown = json.dumps([self.algorithm, self.slots, *times(self.timing), self.options])
+        return int.from_bytes(hashlib.blake2b(shown.encode(), digest_size=8).digest(), "big") >> 11
+
+    def difference(self, other: Terms) -> str:
+        """In words, empty when there is none: `slots is 2 there and 1 here`."""
+        mine, others = dict(self._shown()), dict(other._shown())
+        return ", ".join(
+            f"{name} is {others[name]} there and {mine[name]} here" for name in mine if mine[name] != others[name]
+        )
+
+    def _shown(self) -> list[tuple[str, Any]]:
+        timing = [(each.name, getattr(self.timing, each.name)) for each in fields(self.timing)]
+        return [("algorithm", self.algorithm), ("slots", self.slots), *timing, ("options", self.options or "{}")]
+
+    def describe(self, standing: Standing) -> Description:
+        op, nodes_max, skip, min_interval, max_interval = times(self.timing)
+        return Description(
+            standing, self.algorithm, self.slots, op or 0, nodes_max, skip, min_interval, max_interval, self.options
+        )
+
+    @classmethod
+    def described(cls, by: Description) -> Terms:
+        def seconds(value: Duration | None) -> float | None:
+            return None if value is None else to_seconds(value)
+
+        timing = Timing(
+            to_seconds(by.op), by.nodes_max, seconds(by.skip), seconds(by.min_interval), seconds(by.max_interval)
+        )
+        return cls(by.algorithm, by.slots, timing, by.options)
+
+    def machine_class(self) -> type[Algorithm]:
+        return self.machine or plugins.algorithm(self.algorithm)
+
+    def machine_options(self) -> dict[str, Any]:
+        options = dict(json.loads(self.options)) if self.options else {}
+        if self.slots != 1:
+            options["slots"] = self.slots
+        return options
+
+
+def times(timing: Timing) -> tuple[Duration, int, Duration | None, Duration | None, Duration | None]:
+    def nanoseconds(value: float | None) -> Duration | None:
+        return None if value is None else from_seconds(value)
+
+    return (
+        from_seconds(timing.op),
+        timing.nodes_max,
+        nanoseconds(timing.skip),
+        nanoseconds(timing.min_interval),
+        nanoseconds(timing.max_interval),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    timeout_s: float | None = None
+    max_hold: Duration | None = None
+    on_overrun: str | Callable[..., Any] = "warn"
+    on_lost: str | Callable[..., Any] = "continue"
+    when_isolated: str = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One mutex as one application wants it."""
+
+    name: str
+    terms: Terms
+    policy: Policy
+
+
+def plan(name: str, settings: Settings) -> Plan:
+    max_hold_s = settings["max_hold"]
+    algorithm, machine = settings["algorithm"], None
+    if not isinstance(algorithm, str):
+        algorithm, machine = algorithm.name, algorithm
+    timing = Timing(**{each.name: settings[f"timing.{each.name}"] for each in fields(Timing)})
+    options = dict(settings["options"])
+    if settings["min_interval"] is not None:
+        options["min_interval"] = settings["min_interval"]
+    terms = Terms(algorithm, settings["slots"], timing, json.dumps(options, sort_keys=True) if options else "", machine)
+    return Plan(
+        name,
+        terms,
+        Policy(
+            settings["timeout"],
+            None if max_hold_s is None else from_seconds(max_hold_s),
+            settings["on_overrun"],
+            settings["on_lost"],
+            settings["when_isolated"],
+        ),
+    )
+
+
+def check_name(name: object) -> str:
+    if not isinstance(name, str) or not name or len(name.encode()) > NAME_MAX_BYTES:
+        raise ConfigError(f"a mutex is named by a text of 1 to {NAME_MAX_BYTES} bytes of UTF-8, not {name!r:.100}.")
+    return name
