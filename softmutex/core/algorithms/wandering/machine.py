@@ -107,6 +107,10 @@ class Wandering:
         inbox = desk.inbox
         while inbox:
             self._message(desk.me, inbox.pop(0))
+        if self.waiter.waiting and self.waiter.asked is None and not self.seats.by_slot:
+            self._requested()  # a token that was to serve them is gone
+            while inbox:
+                self._message(desk.me, inbox.pop(0))
         if self.seats.leaving:
             self._try_to_depart()
         if self.seats.by_slot:

@@ -239,8 +239,11 @@ class Seats:
     def queue_self(self, seat: Seat) -> None:
         """More requests wait here than one turn serves: a ticket behind the others'."""
         waiter = self.machine.waiter
+        request = next(iter(waiter.waiting))
         direct = not seat.token.more and self.desk.options.hints and not waiter.late
-        if not direct or not self.add(seat, (Ticket(self.desk.me, next(iter(waiter.waiting))),)):
+        if direct and self.add(seat, (Ticket(self.desk.me, request),)):
+            waiter.noted(request)
+        else:
             waiter.ask()
 
     def release(self, request: RequestId, baggage: bytes) -> None:

@@ -79,6 +79,11 @@ class Waiter:
         if not (self.desk.options.hints and self.desk.options.census):
             self.desk.timer("gen", self.desk.now + self.gen)
 
+    def noted(self, request: RequestId) -> None:
+        """Our ticket is in the queue of the token that is here. Tokens get lost: ask if it does not come back."""
+        self.asked = request
+        self.queued(request, PATIENCE)
+
     def rest(self) -> None:
         """Our turn came, or nobody here waits any more: the ticket is used up."""
         if self.asked is None:
