@@ -16,17 +16,20 @@ from typing import Any
 from softmutex import plugins
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import SECOND, Duration, Instant, to_seconds
-from softmutex.core.machine import Algorithm
+from softmutex.core.machine import Algorithm, Setup
 from softmutex.core.messages import KINDS
 from softmutex.sim import demand, weather
 from softmutex.sim.checkers import CLAIMED, LAWS
 from softmutex.sim.result import Result
 from softmutex.sim.scenario import Scenario
+from softmutex.sim.spy import Spy, spied_on
 from softmutex.sim.tally import EPOCH
 from softmutex.sim.world import World
 
 Progress = Callable[[float], None]  # from 0 to 1
 Sink = Callable[[bytes], None]
+Look = Callable[[World], None]
+Watch = Callable[[], None]
 
 AUDITS = 100  # looks at all nodes during a phase
 LATE_ASKERS = 10  # nodes that ask once more when the network has healed: a token that nobody wants may stay lost
@@ -34,12 +37,27 @@ LATE_ASKERS = 10  # nodes that ask once more when the network has healed: a toke
 _NAME = {kind: name for name, kind in KINDS.values()}
 
 
-def simulate(scenario: Scenario, progress: Progress | None = None, sink: Sink | None = None) -> Result:
-    make = plugins.algorithm(scenario.algorithm)
+def simulate(
+    scenario: Scenario,
+    progress: Progress | None = None,
+    sink: Sink | None = None,
+    spy: Spy | None = None,
+    look: Look | None = None,
+) -> Result:
+    """Runs it. `progress` and `look` are called about a hundred times; `sink` gets the numbers of `trace.py`."""
+    machine = plugins.algorithm(scenario.algorithm)
+    make: Callable[[Setup], Algorithm] = machine if spy is None else spied_on(machine, spy)
     laws = scenario.laws if scenario.laws is not None else CLAIMED.get(scenario.algorithm_name, LAWS)
-    world = World(scenario, make, _options(make, scenario), laws, sink)
+    world = World(scenario, make, _options(machine, scenario), laws, sink)
+
+    def watch() -> None:
+        if look is not None:
+            look(world)
+        if progress is not None:
+            progress((world.now - EPOCH) / SECOND / (scenario.duration_s + scenario.settle_s))
+
     begun = time.perf_counter()
-    settled_s = _live(world, progress)
+    settled_s = _live(world, watch)
     return _result(world, settled_s, time.perf_counter() - begun)
 
 
@@ -53,11 +71,11 @@ def _options(make: type[Algorithm], scenario: Scenario) -> dict[str, Any]:
     return options
 
 
-def _live(world: World, progress: Progress | None) -> float | None:
+def _live(world: World, watch: Watch) -> float | None:
     collecting = gc.isenabled()
     gc.disable()  # nothing in the loop makes cycles, and a collection would look at every node
     try:
-        return _two_phases(world, progress)
+        return _two_phases(world, watch)
     except Exception as error:  # A1: a machine raises nothing but what it promised, and that is a violation too
         who = world.handling.id if world.handling else 0
         text = str(error) if isinstance(error, InvariantBreach) else "".join(traceback.format_exception(error)).strip()
@@ -69,7 +87,7 @@ def _live(world: World, progress: Progress | None) -> float | None:
             gc.enable()
 
 
-def _two_phases(world: World, progress: Progress | None) -> float | None:
+def _two_phases(world: World, watch: Watch) -> float | None:
     scenario = world.scenario
     end = EPOCH + round(scenario.duration_s * SECOND)
     world.group.populate()
@@ -77,8 +95,8 @@ def _two_phases(world: World, progress: Progress | None) -> float | None:
     demand.start(world)
     step = max(1, (end - EPOCH) // AUDITS)
     for at in range(EPOCH + step, end, step):
-        _step(world, at, progress)
-    _step(world, end, progress)
+        _step(world, at, watch)
+    _step(world, end, watch)
     world.freeze()
     if not scenario.settle_s:
         return None
@@ -86,15 +104,15 @@ def _two_phases(world: World, progress: Progress | None) -> float | None:
     living = world.group.living
     for at in range(0, len(living), max(1, len(living) // LATE_ASKERS)):
         world.ask(world.nodes[living[at]])
-    return _settle(world, end, round(scenario.settle_s * SECOND))
+    return _settle(world, end, round(scenario.settle_s * SECOND), watch)
 
 
-def _settle(world: World, start: Instant, patience: Duration) -> float | None:
+def _settle(world: World, start: Instant, patience: Duration, watch: Watch) -> float | None:
     """How long it took until all was in order, and stayed so for a while; None when it did not get there."""
     step = max(1, patience // AUDITS)
     since = None
     for at in range(start + step, start + patience + 1, step):
-        _step(world, at, None)
+        _step(world, at, watch)
         if not world.laws.at_rest():
             since = None
         elif since is None:
@@ -105,11 +123,10 @@ def _settle(world: World, start: Instant, patience: Duration) -> float | None:
     return None if since is None else to_seconds(since - start)
 
 
-def _step(world: World, at: Instant, progress: Progress | None) -> None:
+def _step(world: World, at: Instant, watch: Watch) -> None:
     world.run_until(at)
     world.laws.audit()
-    if progress is not None:
-        progress((at - EPOCH) / SECOND / world.scenario.duration_s)
+    watch()
 
 
 def _result(world: World, settled_s: float | None, wall_s: float) -> Result:

@@ -1,0 +1,132 @@
+"""The command `softmutex`: finds the sub-command, and imports only that one, so that `softmutex run` starts fast.
+
+A sub-command is a module with two functions, named in `COMMANDS` with the line that the help shows of it:
+
+    add_arguments(parser)      what it understands
+    main(arguments) -> int     does it, and says with which code to end
+
+Whatever goes wrong ends in one line on stderr and a code of sysexits.h, never in a stack trace:
+
+    64  usage: an unknown command, flag or name, an impossible setting (`ConfigError`)
+    65  data: a file that is not what it should be (the sub-command says so)
+    130 interrupted, 141 nobody reads what is written, as shells have it
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+USAGE, DATA, INTERRUPTED, BROKEN_PIPE = 64, 65, 130, 141
+
+# name -> (module, what it does)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("softmutex.cli.run", "run a command while holding the mutex"),
+    "status": ("softmutex.cli.status", "who is there, where the token is, who waits, and for how long"),
+    "demo": ("softmutex.cli.demo", "the FTP throttler on this machine: with and without"),
+    "registry": ("softmutex.cli.registry", "the central registry and its web page"),
+    "sim": ("softmutex.cli.sim", "the simulator: run, reproduce, compare, replay, check"),
+    "bench": ("softmutex.cli.bench", "measure this machine: latency, hand-overs, messages, memory"),
+    "doctor": ("softmutex.cli.doctor", "can members reach each other, do clocks and settings agree, is a key set"),
+}
+
+
+class Mistake(Exception):
+    """The command line is not one that can be followed."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, with the nearest right name, where argparse prints its usage and ends with 2."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        raise Mistake(f"{self.prog}: {_nearest(self, message)}. See {self.prog} --help")
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Here, and not where it all comes together: the sub-command knows its own flags best."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, []
+
+
+def _nearest(parser: argparse.ArgumentParser, message: str) -> str:
+    """Argparse's own words, made plain, and with what was probably meant."""
+    if unknown := re.match(r"unrecognized arguments: (\S+)", message):
+        word = unknown[1].partition("=")[0]
+        known = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+        what = f"there is no flag {word!r} here" if word.startswith("-") else f"{word!r} is one word too many"
+        return what + did_you_mean(word, known)
+    if choice := re.match(r"argument \S+: invalid choice: '?([^' ]*)'? \(choose from (.*)\)", message):
+        known = re.findall(r"[\w-]+", choice[2])
+        return f"there is no {choice[1]!r} here (there are {', '.join(known)})" + did_you_mean(choice[1], known)
+    return message
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words)
+    except Mistake as mistake:
+        return complain(str(mistake), USAGE)
+    except KeyboardInterrupt:
+        return complain("softmutex: interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the interpreter's own flush is silent
+        return BROKEN_PIPE
+
+
+def _dispatch(words: list[str]) -> int:
+    name = words[0] if words else "--help"
+    if name in ("-h", "--help"):
+        sys.stdout.write(_overview())
+        return 0
+    if name == "--version":
+        from importlib.metadata import version  # slow to import
+
+        sys.stdout.write(f"softmutex {version('softmutex')}\n")
+        return 0
+    if name not in COMMANDS:
+        what = f"there is no command {name!r} (there are {', '.join(COMMANDS)})" + did_you_mean(name, list(COMMANDS))
+        raise Mistake(f"softmutex: {what}")
+    module_name, description = COMMANDS[name]
+    from softmutex.core.errors import ConfigError
+
+    module = import_module(module_name)
+    parser = Parser(prog=f"softmutex {name}", description=f"{description[0].upper()}{description[1:]}.")
+    module.add_arguments(parser)
+    try:
+        return int(module.main(parser.parse_args(words[1:])))
+    except SystemExit as end:  # --help
+        return int(end.code or 0)
+    except ConfigError as error:
+        return complain(f"softmutex {name}: {error}", USAGE)
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {description}" for name, (_, description) in COMMANDS.items()]
+    return "\n".join(
+        ["usage: softmutex COMMAND ...", "", *lines, "", "softmutex COMMAND --help says more; --version", ""]
+    )
+
+
+def complain(what: str, code: int) -> int:
+    """One line on stderr, whatever is in it."""
+    sys.stderr.write(" ".join(what.split()) + "\n")
+    return code
