@@ -101,7 +101,7 @@ class Presence(IntEnum):
 
     ABSENT = 0  # it is not here
     PARKED = 1  # it is here, and nobody uses it
-    IN_USE = 2  # it is here, and A runs or is about to
+    IN_USE = 2  # it is here, and A runs
     PASSING = 3  # it is committed to another node, which has not confirmed it
     DOUBTED = 4  # it is here, and its holder finds out whether it was replaced
 

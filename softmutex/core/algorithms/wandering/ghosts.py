@@ -17,8 +17,8 @@ from softmutex.core.events import SECOND, NodeId
 from softmutex.core.messages import Presence, Sight
 
 MOST: Final = 16
-EVERY: Final = 8 * SECOND
-TIMES: Final = 40
+EVERY: Final = 4 * SECOND
+TIMES: Final = 75
 
 
 class Ghosts:

@@ -201,9 +201,10 @@ class Registrar:
             return
         known = desk.best.get(place.slot)
         if known is not None and rank(known) > rank(place) and not same_token(known, place):
-            desk.post(sender, Sight(0, place.slot, known, Presence.ABSENT, False))
+            desk.post(place.holder, Sight(0, place.slot, known, Presence.ABSENT, False))
             return
-        desk.learn(place)
+        if desk.learn(place) and known is not None and known.holder != desk.me and not same_token(known, place):
+            desk.post(known.holder, Sight(0, place.slot, place, Presence.ABSENT, False))
         post = self.posts.get(place.slot)
         if sender != place.holder:
             self._overheard(place, seen)

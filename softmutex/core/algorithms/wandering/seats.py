@@ -58,6 +58,7 @@ class Seat:
         "giving",
         "heard_at",
         "invited",
+        "overslept",
         "parked",
         "row",
         "sent_at",
@@ -74,7 +75,7 @@ class Seat:
         self.token = token
         self.using: RequestId | None = None
         self.told = False  # the hold was told that it may not be alone
-        self.used = -1  # the hop of the last grant
+        self.used = token.hop if token.hop == 0 else -1  # the hop of the last grant; hop 0 is never granted
         self.row = 0  # grants in a row
         self.arrived = now
         self.parked = False
@@ -86,6 +87,7 @@ class Seat:
         self.tries = 0
         self.watcher = NOBODY  # to whom it was sent
         self.ended_at: Instant = 0  # of the last hold
+        self.overslept = False  # the last hold ended later than its lease
         self.silent = 0  # watchers that did not answer, one after another
 
 
@@ -115,7 +117,7 @@ class Seats:
             return Presence.PASSING
         if seat.doubt:
             return Presence.DOUBTED
-        return Presence.PARKED if seat.parked else Presence.IN_USE
+        return Presence.PARKED if seat.using is None else Presence.IN_USE
 
     # --- a token comes -----------------------------------------------------------------------------------------------
 
@@ -255,6 +257,7 @@ class Seats:
                 seat.token = seat.token._replace(baggage=baggage)
                 self.machine.waiter.last_run = self.desk.now
                 self.machine.watch.check(seat)
+                seat.overslept = seat.doubt
                 self.advance(seat)
                 return
         for seat in list(self.by_slot.values()):
@@ -376,7 +379,12 @@ class Seats:
             if presence is Presence.IN_USE:
                 desk.note(FactKind.OVERLAP, seat.token, better.holder)
             self.tell(seat, LostReason.OVERLAP)
-        elif presence is Presence.IN_USE and better.hop and not seat.told and seat.ended_at > better.stamp:
+        elif (
+            (presence is Presence.IN_USE or seat.overslept)
+            and better.hop
+            and not seat.told
+            and seat.ended_at > better.stamp
+        ):
             desk.note(FactKind.OVERLAP, seat.token, better.holder, "the last hold ended after the other token was made")
         self.machine.registrar.feed_elsewhere(seat.token, better)
 
@@ -397,7 +405,7 @@ class Seats:
         desk = self.desk
         desk.note(FactKind.DISCARDED, seat.token, detail="renewed")
         seat.token = seat.token._replace(epoch=epoch, stamp=desk.now, id=int(desk.rng.random() * 2**53), hop=0)
-        seat.used = 0 if seat.using is not None else -1
+        seat.used = 0
         desk.note(FactKind.GENERATED, seat.token, detail="in place of one that was heard of and not found")
         desk.learn(place_of(seat.token, desk.me))
 
