@@ -35,6 +35,7 @@ from typing import Any, ParamSpec, TypeVar, TypeVarTuple, Unpack
 
 START_S = 1_000.0
 PATIENCE_S = 5.0
+RESOLUTION_S = 1e-6
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,6 +70,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
+        # A loop fires what is due within its clock's resolution. The default, a nanosecond, is lost in the rounding of
+        # a float after some months of virtual time, and the timer that is due then would never fire.
+        self._clock_resolution = RESOLUTION_S
 
     def time(self) -> float:
         return self._jumping.now_s

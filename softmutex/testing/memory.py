@@ -174,6 +174,7 @@ class MemoryTransport:
     """One place in a `MemoryNetwork`. By URL: `memory://name?seed=&loss=&delay=&jitter=&duplicate=&address=`."""
 
     max_datagram = MAX_DATAGRAM
+    in_this_process = True  # nobody else can listen in: a node needs no key
 
     def __init__(self, network: MemoryNetwork, address: str) -> None:
         self.crashed = False
