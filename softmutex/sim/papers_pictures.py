@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def draw(title: str, shown: Shown, path: Path) -> None:
 
 def _panel(axes: Any, panel: Panel) -> None:
     bars = [series for series in panel.series if series.style == "bars"]
+    axes.set_yscale("log" if panel.log else "linear")
     for number, series in enumerate(panel.series):
         colour = PRINTED if series.label.startswith("printed") and bars else COLOURS[number % len(COLOURS)]
         _series(axes, series, colour, bars)
@@ -40,10 +42,9 @@ def _panel(axes: Any, panel: Panel) -> None:
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y)
     if panel.log:
-        axes.set_yscale("log")
         axes.set_ylim(bottom=0.7 if bars else 0.001)
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=-0.05 * axes.get_ylim()[1] if panel.series[0].style == "steps" else 0)
     if panel.ticks is not None:
         axes.set_xticks(list(panel.ticks), panel.tick_labels)
     if panel.printed_x is not None:
@@ -67,7 +68,8 @@ def _series(axes: Any, series: Series, colour: str, bars: list[Series]) -> None:
                 [x + shift for x in series.xs], series.ys, width, yerr=series.errors, color=colour, label=series.label
             )
         case "line":
-            axes.errorbar(series.xs, series.ys, yerr=series.errors, color=colour, label=series.label, marker=".")
+            ys = [y or math.nan for y in series.ys] if axes.get_yscale() == "log" else series.ys
+            axes.errorbar(series.xs, ys, yerr=series.errors, color=colour, label=series.label, marker=".")
         case "points":
             axes.plot(series.xs, series.ys, "x", color=colour, label=series.label, markersize=10, markeredgewidth=2)
         case _:

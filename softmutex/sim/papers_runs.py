@@ -189,24 +189,23 @@ def stabilisations(findings: Findings, calm_s: float) -> list[float]:
 class Runner:
     """Performs jobs, each once; on several cores where asked to."""
 
-    def __init__(self, cores: int = 1, progress: Callable[[int, int], None] | None = None) -> None:
+    def __init__(self, cores: int = 1) -> None:
+        self.progress: Callable[[float], None] | None = None
         self._cores = cores
-        self._progress = progress or (lambda done, of: None)
         self._done: dict[Job, Findings] = {}
-        self.planned = 0
 
     def perform(self, jobs: Iterable[Job]) -> list[Findings]:
         wanted = list(jobs)
         missing = [job for job in dict.fromkeys(wanted) if job not in self._done]
         if self._cores > 1 and len(missing) > 1:
             with ProcessPoolExecutor(self._cores, mp_context=get_context("spawn")) as pool:
-                for findings in pool.map(perform, missing):
-                    self._keep(findings)
+                self._keep(pool.map(perform, missing), len(missing))
         else:
-            for job in missing:
-                self._keep(perform(job))
+            self._keep(map(perform, missing), len(missing))
         return [self._done[job] for job in wanted]
 
-    def _keep(self, findings: Findings) -> None:
-        self._done[findings.job] = findings
-        self._progress(len(self._done), self.planned)
+    def _keep(self, results: Iterable[Findings], count: int) -> None:
+        for number, findings in enumerate(results, 1):
+            self._done[findings.job] = findings
+            if self.progress is not None:
+                self.progress(number / count)
