@@ -58,7 +58,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     add("--skip", type=seconds, metavar="T", help="how long a node keeps a token that it does not need")
     add("--min-interval", type=seconds, metavar="T", help="least time between two runs of A on a node")
     add("--max-interval", type=seconds, metavar="T", help="time after which a token is missed")
-    add("--nodes-max", type=whole, metavar="N", help="how many nodes saturate the resource (default: --nodes)")
+    add("--nodes-max", type=whole, metavar="N", help="how many nodes saturate the resource (default: 300)")
     add("--demand", metavar="D", help=f"{', '.join(DEMANDS)}; RATE: requests a second of all (default: saturated)")
     add("--hold", metavar="H", help=f"how long A really takes: {', '.join(HOLDS)} (default: fixed)")
     add("--slots", type=whole, metavar="K", help="how many may run A at once (default: 1)")
@@ -128,6 +128,7 @@ def _run(arguments: argparse.Namespace) -> int:
     scenario = scenario_of(arguments)
     plugins.algorithm(scenario.algorithm)
     draw = picture.prepare(arguments.plot) if arguments.plot else None
+    scenario = scenario.but(keep_holds=draw is not None)
     spy = teller(sys.stdout.write, *_window(arguments.show)) if arguments.show else None
     look = Watcher(scenario) if arguments.watch else None
     if look is not None and scenario.nodes > MOST_NODES:
