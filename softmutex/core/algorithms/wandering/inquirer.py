@@ -274,6 +274,9 @@ class Inquirer:
         answers = sum(tries < 0 for tries in inquiry.asked.values())
         silent = [node for node, tries in inquiry.asked.items() if tries >= 0]
         seat = self.machine.seats.by_slot.get(slot)
+        if seat is not None and self.machine.seats.presence(slot) is Presence.PASSING:
+            self._again(inquiry, SECOND)  # ours, and out of our hands: the hand-over ends soon, one way or another
+            return
         heir_is_well = inquiry.asked.get(inquiry.heir) == -1
         if seat is None and (inquiry.news or inquiry.between or heir_is_well):
             self._again(inquiry, SECOND // 4)  # it was on its way just now, or somebody who has it finds out more

@@ -125,9 +125,9 @@ class Seats:
         """It is here now: passed on to us, or made here."""
         desk = self.desk
         old = self.by_slot.get(token.slot)
-        if old is not None:
+        if old is not None and self.presence(token.slot) is not Presence.PASSING:
             newer = (token.epoch, -token.stamp, -token.id) > (old.token.epoch, -old.token.stamp, -old.token.id)
-            if not newer or old.giving:
+            if not newer:
                 desk.note(FactKind.DISCARDED, token, detail="a better one of this slot is here")
                 return
             self.discard(old, place_of(token, desk.me), Presence.PARKED)
@@ -322,6 +322,7 @@ class Seats:
         """It is still, or again, here. Who refused has no need; who is silent asks again when it can."""
         seat = self.by_slot.get(token.slot)
         if seat is None or seat.token.key != token.key:
+            self.desk.note(FactKind.DISCARDED, token, to, "it came back when a better one had been here")
             return
         queue = tuple(ticket for ticket in seat.token.queue if ticket.node != to)
         seat.token = seat.token._replace(queue=queue)
