@@ -4,7 +4,7 @@
     busy     everybody always wants it: what an entry costs then, and how long the resource waits between two holders
     killed   busy, and the holder dies again and again: how long until the next entry, and how long two overlap
 
-Times are in message times, as in the seed: one message takes one second here, and A takes twenty. Messages are
+Times are in message times, as in the seed: one message takes 50 ms here, and A takes twenty times that. Messages are
 everything that is sent, tokens that wander while nobody wants them included.
 """
 
@@ -22,10 +22,10 @@ from softmutex.sim.result import Result, percentile
 from softmutex.sim.run import Progress, simulate
 from softmutex.sim.scenario import Scenario
 
-MESSAGE_S = 1.0
-OP_S = 20.0
+MESSAGE_S = 0.05
+OP_S = 20 * MESSAGE_S
 RARE = 0.1  # share of the time in which the resource is asked for
-KILL_EVERY = 30  # runs of A between two deaths of the holder
+KILLS = 4  # deaths of the holder
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,19 @@ def measure(
 
 def _row(name: str, nodes: int, seed: int, entries: int) -> Row:
     base = Scenario(
-        algorithm=name, nodes=nodes, seed=seed, delay_s=MESSAGE_S, jitter=0.0, op_s=OP_S, duration_s=entries * OP_S
+        algorithm=name,
+        nodes=nodes,
+        nodes_max=nodes,
+        seed=seed,
+        delay_s=MESSAGE_S,
+        jitter=0.0,
+        op_s=OP_S,
+        duration_s=entries * OP_S,
     )
     rare = simulate(base.but(demand=f"poisson:{RARE / OP_S}", duration_s=entries * OP_S / RARE))
     busy = simulate(base)
-    killed = simulate(base.but(faults=(Kill(KILL_EVERY * OP_S),), detection_s=3 * MESSAGE_S))
+    kills = (Kill(entries * OP_S),)
+    killed = simulate(base.but(duration_s=(KILLS + 1) * entries * OP_S, faults=kills))
     laws = {violation.law for result in (rare, busy, killed) for violation in result.violations}
     recoveries = sorted(killed.recoveries_ns)
     return Row(
@@ -86,7 +94,7 @@ def _between_holders_s(result: Result) -> float:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    settings = {"message_s": MESSAGE_S, "op_s": OP_S, "rare_load": RARE, "kill_every_s": KILL_EVERY * OP_S}
+    settings = {"message_s": MESSAGE_S, "op_s": OP_S, "rare_load": RARE, "kills": KILLS}
     return json.dumps({"settings": settings, "rows": [dataclasses.asdict(row) for row in rows]}) + "\n"
 
 

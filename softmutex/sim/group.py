@@ -117,6 +117,8 @@ class Group:
         for running in node.holds.values():
             world.running.remove(running)
             tally.ended(running, world.now, world.sent)
+            if running.token is None:
+                tally.bereft(world.now)
         for _ in node.pending:
             tally.settled(world.now, world.sent)
         if mine:

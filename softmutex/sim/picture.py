@@ -105,7 +105,8 @@ def _who(axes: Axes, result: Result) -> None:
     for hold in holds:
         colour = ALARM if _overlaps(hold, holds) > result.scenario.slots - 1 else FILL
         width = (hold.end - hold.start) / SECOND
-        axes.barh(hold.node, width, left=hold.start / SECOND, height=0.8, color=colour, linewidth=0)
+        left = hold.start / SECOND
+        axes.barh(hold.node, width, left=left, height=0.8, color=colour, edgecolor=colour, linewidth=1.5)
     axes.margins(y=0.02)
     axes.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
 
@@ -118,7 +119,7 @@ def _overlaps(hold: Hold, holds: Sequence[Hold]) -> int:
 
 
 def comparison(figure: Figure, rows: Sequence[Row]) -> None:
-    figure.suptitle("Equal conditions: one message time = 1 s, A = 20 s", color=INK, fontsize=14)
+    figure.suptitle("Equal conditions, A takes 20 message times", color=INK, fontsize=14)
     (messages_rare, messages_busy), (delay_rare, delay_busy) = figure.subplots(2, 2)
     _by_algorithm(messages_rare, "Messages per entry, rarely wanted", rows, lambda row: row.messages_rare)
     _by_algorithm(messages_busy, "Messages per entry, always wanted", rows, lambda row: row.messages_busy)
@@ -134,13 +135,18 @@ def _by_algorithm(axes: Axes, title: str, rows: Sequence[Row], value: Callable[[
         here = [row for row in rows if row.nodes == nodes]
         places = [names.index(row.algorithm) + number * height for row in here]
         shade = 0.4 + 0.6 * (number + 1) / len(sizes)
-        bars = axes.barh(places, [value(row) for row in here], height, color=FILL, alpha=shade, label=f"{nodes} nodes")
-        axes.bar_label(bars, [f" {value(row):.3g}" for row in here], color=INK, fontsize=8)
+        axes.barh(places, [value(row) for row in here], height, color=FILL, alpha=shade, label=f"{nodes} nodes")
+        for place, row in zip(places, here, strict=True):
+            axes.annotate(f" {_short(value(row))}", (value(row), place), va="center", color=INK, fontsize=8)
     axes.set_yticks([at + height * (len(sizes) - 1) / 2 for at in range(len(names))], names)
     axes.set_title(title)
     axes.invert_yaxis()
-    axes.margins(x=0.15)
-    if max(map(value, rows)) > 50 * max(1e-9, min(map(value, rows))) > 0:
-        axes.set_xscale("log")
+    axes.set_xscale("asinh", linear_width=max(0.1, min(map(value, rows))))  # as a logarithm, and it has a place for 0
+    axes.set_xticks([])
+    axes.margins(x=0.2)
     if len(sizes) > 1:
         axes.legend()
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

@@ -163,7 +163,7 @@ class Scenario:
                 default: Any = []
             else:
                 default = {} if each.name == "options" else each.default
-            if each.name != "algorithm" and value != default:
+            if each.name not in ("algorithm", "keep_holds") and value != default:
                 out[each.name] = dict(value) if isinstance(value, Mapping) else value
         return out
 

@@ -169,7 +169,11 @@ class Tally:
                 self.lost += 1
                 self._vanished(token_id, now)
                 if not self.alive:
-                    self._bereft_since = now
+                    self.bereft(now)
+
+    def bereft(self, now: Instant) -> None:
+        """The last live token is gone; or, where there are no tokens, a holder."""
+        self._bereft_since = now
 
     def _appeared(self, token: Token, now: Instant) -> None:
         if token.id not in self.alive:
