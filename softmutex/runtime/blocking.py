@@ -4,8 +4,8 @@
             wait on an Event <----- set ----- granted, failed
             release --call_soon_threadsafe--> node's loop
 
-What it decides: a thread waits, the loop works. The naive way, `asyncio.run` around each use, has no node in between: it
-cannot hold a token, answer others or notice a loss while the body of the thread runs.
+What it decides: a thread waits, the loop works. The naive way, `asyncio.run` around each use, has no node in between:
+it cannot hold a token, answer others or notice a loss while the body of the thread runs.
 
 A thread cannot be cancelled: where asyncio's hold would cancel its task, this one raises `HoldLost` after the body.
 """
@@ -95,10 +95,10 @@ class BlockingHold(Told):
         if self._over or self.lost_reason is not None:
             return
         self.lost_reason = reason
-        self.lost.set()
         reaction = self._claim.policy.on_lost
-        log.warning("%s %s", self._describe_loss(False), "The body goes on." if not callable(reaction) else "")
+        log.warning("%s %s", self._describe_loss(False), "" if callable(reaction) else "The body goes on.")
         self._react(reaction, overran=False)
+        self.lost.set()
 
     def _overran(self) -> None:
         self._react(self._claim.policy.on_overrun, overran=True)

@@ -13,7 +13,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Self, Unpack
 
-from softmutex.core.errors import NodeClosed
+from softmutex.core.errors import ConfigError, NodeClosed
 from softmutex.core.events import NodeId
 from softmutex.runtime import background
 from softmutex.runtime.config import Settings, resolve, with_places
@@ -34,6 +34,7 @@ class NodeBase:
         self._config = options.get("config")
         self._settings: Settings | None = None
         self._life: Life | None = None
+        self._was_open = False
 
     @classmethod
     def from_env(cls, **options: Unpack[NodeOptions]) -> Self:
@@ -57,6 +58,20 @@ class NodeBase:
         if self._settings is None:
             self._settings = with_places(resolve(self._keywords, file=self._config))
         return self._settings
+
+    def _next_settings(self) -> Settings:
+        """For the life that begins now. An adapter that was handed over as an instance has one life only (T6)."""
+        if self._life is not None:
+            raise NodeClosed("the node is open already.")
+        settings = self.settings()
+        used = [role for role in ("transport", "membership") if not isinstance(settings[role], str)]
+        if self._was_open and used:
+            raise ConfigError(
+                f"this node was open before, with a {' and a '.join(used)} given as an instance, which can be opened "
+                "only once. Give a URL instead, or make a new Node."
+            )
+        self._was_open = True
+        return settings
 
     def life(self) -> Life:
         if self._life is None:
@@ -117,9 +132,7 @@ class Node(NodeBase):
         return SoftMutex._on(self, name, read_mutex_options(options))
 
     async def open(self) -> None:
-        if self._life is not None:
-            raise NodeClosed("the node is open already.")
-        settings = self.settings()
+        settings = self._next_settings()
         if settings["thread"]:
             self._thread = background.acquire()
             try:

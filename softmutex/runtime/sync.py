@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self, Unpack
 
-from softmutex.core.errors import NodeClosed
 from softmutex.runtime import background
 from softmutex.runtime.blocking import BlockingMutex, wait_for
 from softmutex.runtime.host import OneShot
@@ -44,9 +43,7 @@ class Node(NodeBase):
         return BlockingMutex(name, self, read_mutex_options(options))
 
     def open(self) -> None:
-        if self._life is not None:
-            raise NodeClosed("the node is open already.")
-        settings = self.settings()
+        settings = self._next_settings()
         thread = background.acquire()
         try:
             self._life = wait_for(thread, open_life(settings))

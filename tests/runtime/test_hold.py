@@ -1,0 +1,317 @@
+"""Holding a mutex: how a hold ends, and what becomes of errors, losses and overruns."""
+
+import asyncio
+import contextlib
+import logging
+
+import pytest
+
+from softmutex import Hold, HoldLost, Isolated, Node
+from softmutex.core.events import FactKind, LostReason, Note
+from softmutex.testing import MemoryNetwork, in_virtual_time
+from tests.runtime.group import Pulled, node_on, puppet_mutex, until
+
+
+class OwnError(Exception):
+    pass
+
+
+# --- exits ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_error_of_the_body_comes_out_as_it_is_and_the_mutex_is_free(node: Node):
+    mutex = node.mutex("x")
+    error = OwnError()
+    with pytest.raises(OwnError) as raised:
+        async with mutex:
+            raise error
+    assert raised.value is error
+    assert error.__context__ is None
+    assert mutex.statistics().holding == 0
+
+
+async def test_the_exit_raises_nothing_of_its_own_even_when_the_node_has_gone(no_leaks: None):
+    node = Node(transport="memory://gone", membership="memory://gone", leave_timeout=0.01)
+    await node.open()
+    async with node.mutex("x"):
+        await node.close()
+    error = OwnError()
+    await node.open()
+
+    async def fail() -> None:
+        async with node.mutex("x"):
+            await node.close()
+            raise error
+
+    with pytest.raises(OwnError) as raised:
+        await fail()
+    assert raised.value is error
+
+
+async def test_a_cancelled_body_is_released_and_stays_cancelled(node: Node):
+    mutex = node.mutex("x")
+
+    async def work() -> None:
+        async with mutex:
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await until(lambda: mutex.statistics().holding)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert mutex.statistics().holding == 0
+
+
+async def test_release_may_be_called_again(node: Node):
+    mutex = node.mutex("x")
+    async with mutex as hold:
+        await hold.release()
+        assert mutex.statistics().holding == 0
+        async with mutex.hold(timeout=0):
+            await hold.release()
+            assert mutex.statistics().holding == 1
+
+
+async def test_a_hold_can_be_released_by_another_task(node: Node):
+    hold = await node.mutex("x").try_acquire()
+    assert hold is not None
+    await asyncio.create_task(hold.release())
+    assert node.mutex("x").statistics().holding == 0
+
+
+# --- a lost hold ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_hold_is_told_so_and_why_and_by_default_goes_on(node: Node, caplog: pytest.LogCaptureFixture):
+    mutex = puppet_mutex(node)
+    async with mutex as hold:
+        Pulled(node).lose(LostReason.LEASE)
+        await hold.lost.wait()
+        assert hold.lost.is_set()
+        assert hold.lost_reason == "lease"
+        Pulled(node).lose(LostReason.OVERLAP)
+        assert hold.lost_reason == "lease"  # the first reason stays
+    assert mutex.statistics().lost == 2
+    assert "no longer the only one for sure (lease). The body goes on." in caplog.text
+
+
+async def test_on_lost_cancel_ends_the_body_with_hold_lost(node: Node):
+    mutex = puppet_mutex(node, on_lost="cancel")
+    reached = []
+
+    async def work() -> None:
+        async with mutex:
+            Pulled(node).lose()
+            reached.append("before")
+            await asyncio.Event().wait()
+            reached.append("after")
+
+    with pytest.raises(HoldLost, match="overlap"):
+        await work()
+    assert reached == ["before"]
+    assert mutex.statistics().holding == 0
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+    await asyncio.sleep(0)  # and nothing of the cancellation is left
+
+
+async def test_on_lost_cancel_does_not_hide_an_error_of_the_body(node: Node):
+    async def fail() -> None:
+        async with puppet_mutex(node, on_lost="cancel"):
+            Pulled(node).lose()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise OwnError
+
+    with pytest.raises(OwnError):
+        await fail()
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+
+
+async def test_on_lost_cancel_tells_a_body_that_swallowed_the_cancellation(node: Node):
+    async def swallow() -> None:
+        async with puppet_mutex(node, on_lost="cancel"):
+            Pulled(node).lose()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    with pytest.raises(HoldLost):
+        await swallow()
+
+
+async def test_a_body_that_others_cancel_as_well_stays_cancelled(node: Node):
+    async def work() -> None:
+        async with puppet_mutex(node, on_lost="cancel"):
+            Pulled(node).lose()
+            task.cancel()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_loss_that_comes_after_the_body_cancels_nobody(node: Node):
+    mutex = puppet_mutex(node, on_lost="cancel")
+    async with mutex as hold:
+        strings = Pulled(node)
+        strings.puppet.granting = False
+    hold._on_lost(LostReason.OVERLAP)  # as if it had been under way
+    await asyncio.sleep(0)
+    assert not hold.lost.is_set()
+
+
+async def test_on_lost_may_be_a_function_or_a_coroutine_function(node: Node):
+    told: list[Hold] = []
+    async with puppet_mutex(node, on_lost=told.append) as hold:
+        Pulled(node).lose()
+        assert told == [hold]
+
+    async def react(hold: Hold) -> None:
+        await asyncio.sleep(0)
+        told.append(hold)
+
+    async with puppet_mutex(node, on_lost=react) as hold:
+        Pulled(node).lose()
+        await until(lambda: told[-1] is hold)
+
+
+async def test_a_reaction_that_fails_is_logged_and_hurts_nobody(node: Node, caplog: pytest.LogCaptureFixture):
+    def react(_hold: Hold) -> None:
+        raise OwnError("in the reaction")
+
+    async def react_later(_hold: Hold) -> None:
+        raise OwnError("in the task")
+
+    async with puppet_mutex(node, on_lost=react):
+        Pulled(node).lose()
+    async with puppet_mutex(node, on_lost=react_later):
+        Pulled(node).lose()
+        await until(lambda: "in the task" in caplog.text)
+    assert "in the reaction" in caplog.text
+
+
+async def test_a_grant_that_is_not_alone_says_so_at_once(node: Node):
+    mutex = puppet_mutex(node)
+    async with mutex:
+        pass
+    strings = Pulled(node)
+    strings.puppet.granting = False
+    task = asyncio.create_task(mutex.hold().__aenter__())
+    await until(lambda: strings.puppet.waiting)
+    strings.perform(strings.puppet.grant_next()._replace(alone=False))
+    hold = await task
+    assert hold.lost_reason is LostReason.OVERLAP
+    await hold.release()
+
+
+# --- a hold that takes too long -------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_hold_past_max_hold_is_warned_of_once_and_counted(caplog: pytest.LogCaptureFixture):
+    async with node_on(MemoryNetwork()) as node:
+        mutex = puppet_mutex(node, max_hold=60)
+        async with mutex as hold:
+            assert hold.deadline == pytest.approx(asyncio.get_running_loop().time() + 60)
+            await asyncio.sleep(59)
+            assert mutex.statistics().overruns == 0
+            await asyncio.sleep(61)
+            assert not hold.lost.is_set()
+        assert mutex.statistics().overruns == 1
+    assert caplog.text.count("longer than max_hold (60.000 s)") == 1
+
+
+@in_virtual_time
+async def test_touch_extends_max_hold():
+    async with node_on(MemoryNetwork()) as node:
+        mutex = puppet_mutex(node, max_hold=60)
+        async with mutex as hold:
+            for _ in range(10):
+                await asyncio.sleep(50)
+                hold.touch()
+                assert hold.deadline == pytest.approx(asyncio.get_running_loop().time() + 60)
+            assert mutex.statistics().overruns == 0
+            await asyncio.sleep(61)
+            assert mutex.statistics().overruns == 1
+
+
+@in_virtual_time
+async def test_on_overrun_release_hands_on_while_the_body_goes_on():
+    async with node_on(MemoryNetwork()) as node:
+        mutex = puppet_mutex(node, max_hold=60, on_overrun="release")
+        async with mutex as hold:
+            await asyncio.sleep(61)
+            assert hold.lost.is_set()
+            assert hold.lost_reason == "overrun"
+            assert mutex.statistics().holding == 0
+            await asyncio.create_task(mutex.hold(timeout=0).__aenter__())  # somebody else has it now
+        assert mutex.statistics().holding == 1  # and the late exit does not take it away
+        Pulled(node).seat.abandon()
+
+
+@in_virtual_time
+async def test_on_overrun_cancel_ends_the_body_with_hold_lost():
+    async with node_on(MemoryNetwork()) as node:
+        mutex = puppet_mutex(node, max_hold=60, on_overrun="cancel")
+        with pytest.raises(HoldLost, match="held longer than max_hold=60 s"):
+            async with mutex:
+                await asyncio.sleep(3600)
+        assert mutex.statistics().holding == 0
+
+
+@in_virtual_time
+async def test_on_overrun_may_be_a_function():
+    told: list[Hold] = []
+    async with (
+        node_on(MemoryNetwork()) as node,
+        puppet_mutex(node, max_hold=60, on_overrun=told.append) as hold,
+    ):
+        await asyncio.sleep(61)
+        assert told == [hold]
+
+
+# --- isolation ------------------------------------------------------------------------------------------------------
+
+
+async def test_when_isolated_raise_ends_those_who_wait_and_those_who_come(node: Node):
+    mutex = puppet_mutex(node, when_isolated="raise")
+    async with mutex:
+        waiting = asyncio.create_task(_enter(mutex))
+        await until(lambda: mutex.statistics().waiting)
+        Pulled(node).perform(Note(FactKind.ISOLATED))
+        with pytest.raises(Isolated, match="cannot reach enough of its group"):
+            await waiting
+        with pytest.raises(Isolated):
+            await asyncio.create_task(_enter(mutex))
+    Pulled(node).perform(Note(FactKind.REJOINED))
+    async with mutex:
+        pass
+
+
+async def test_when_isolated_wait_waits_until_the_group_is_back(node: Node):
+    mutex = puppet_mutex(node, when_isolated="wait")
+    async with mutex:
+        waiting = asyncio.create_task(_enter(mutex))
+        await until(lambda: mutex.statistics().waiting)
+        Pulled(node).perform(Note(FactKind.ISOLATED))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        Pulled(node).perform(Note(FactKind.REJOINED))
+    await waiting
+
+
+async def test_the_machine_is_told_what_to_do_when_isolated(node: Node):
+    async with puppet_mutex(node, when_isolated="proceed"):
+        assert Pulled(node).puppet.setup.options["when_isolated"] == "proceed"
+
+
+async def _enter(mutex):
+    async with mutex:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def hear_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "softmutex")

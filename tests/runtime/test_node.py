@@ -1,0 +1,327 @@
+"""A node from opening to closing, and the pump in between."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from softmutex import ConfigError, Node, NodeClosed
+from softmutex.core.errors import InvariantBreach
+from softmutex.core.events import Event, Grant, Released, Send, Token
+from softmutex.core.messages import Bye, Ping, Refuse
+from softmutex.core.wire import Frame, encode
+from softmutex.ports import Datagram, Observation
+from softmutex.testing import MemoryNetwork
+from tests.runtime.group import Pulled, Puppet, node_on, puppet_mutex, until
+
+
+async def test_a_message_takes_the_way_that_the_readme_tells_of(node: Node, monkeypatch: pytest.MonkeyPatch):
+    """receive -> take -> handle -> machine.handle -> perform -> transmit: these names are a promise to readers."""
+    mutex = puppet_mutex(node)
+    async with mutex:
+        pass
+    way: list[str] = []
+    life, puppet = node.life(), Pulled(node).puppet
+    life.take(Datagram("somewhere", encode(Frame(77, life.id, "", Ping(1)))))  # whom it knows from now on
+    monkeypatch.setattr(puppet, "handle", lambda event, now: [Send(77, Ping(1))])
+    for owner, name in ((life, "take"), (life, "handle"), (puppet, "handle"), (life, "perform"), (life, "transmit")):
+        monkeypatch.setattr(owner, name, noted(getattr(owner, name), f"{type(owner).__name__}.{name}", way))
+    life.take(Datagram("somewhere", encode(Frame(77, life.id, "x", Refuse(5)))))
+    assert way == ["Life.take", "Life.handle", "Puppet.handle", "Life.perform", "Life.transmit"]
+
+
+def noted(step: Callable[..., Any], label: str, way: list[str]) -> Callable[..., Any]:
+    def pass_by(*args: Any) -> Any:
+        way.append(label)
+        return step(*args)
+
+    return pass_by
+
+
+async def test_one_node_carries_any_number_of_mutexes_over_one_socket(no_leaks: None, network: MemoryNetwork):
+    async with node_on(network) as here, node_on(network) as there:
+        names = [f"mutex {number}" for number in range(50)]
+
+        async def use(node: Node, name: str) -> None:
+            async with node.mutex(name).hold(timeout=10):
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(use(node, name) for node in (here, there) for name in names))
+        assert len(network._places) == 2
+        assert here.statistics().mutexes == 50
+
+
+async def test_a_node_may_be_opened_again_and_is_then_another_one(no_leaks: None):
+    node = Node(transport="memory://again", membership="memory://again")
+    mutex = node.mutex("x")
+    async with node, mutex:
+        first = node.id
+    async with node, mutex:
+        assert node.id != first
+
+
+def test_a_node_may_be_used_in_another_loop_after_closing():
+    node = Node(transport="memory://loops", membership="memory://loops")
+    mutex = node.mutex("x")
+
+    async def use() -> None:
+        async with node, mutex:
+            pass
+
+    asyncio.run(use())
+    asyncio.run(use())
+
+
+async def test_a_node_with_an_instance_says_that_it_cannot_be_opened_again(no_leaks: None, network: MemoryNetwork):
+    node = node_on(network)
+    async with node:
+        with pytest.raises(NodeClosed, match="open already"):
+            await node.open()
+    with pytest.raises(ConfigError, match="transport and a membership given as an instance"):
+        await node.open()
+
+
+async def test_a_node_that_cannot_open_leaves_nothing_behind(no_leaks: None, network: MemoryNetwork):
+    class Broken(type(network.membership())):  # type: ignore[misc]
+        async def join(self, me):
+            raise OSError("no directory")
+
+    node = Node(transport=network.transport(), membership=Broken(network))
+    with pytest.raises(OSError, match="no directory"):
+        await node.open()
+    assert not network._places
+
+
+async def test_closing_waits_for_a_hold_but_not_for_ever(no_leaks: None, network: MemoryNetwork):
+    node = node_on(network, leave_timeout=0.05)
+    await node.open()
+    hold = await node.mutex("x").try_acquire()
+    assert hold is not None
+    await node.close()
+    assert hold.lost_reason == "closed"
+    await hold.release()
+
+
+async def test_closing_ends_as_soon_as_the_hold_does(no_leaks: None, network: MemoryNetwork):
+    node = node_on(network, leave_timeout=60)
+    await node.open()
+    hold = await node.mutex("x").try_acquire()
+    assert hold is not None
+    closing = asyncio.create_task(node.close())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await hold.release()
+        await closing
+    assert not hold.lost.is_set()
+
+
+async def test_a_leaver_hands_the_token_over_and_nobody_regenerates_it(no_leaks: None, network: MemoryNetwork):
+    async with node_on(network) as stays:
+        for _ in range(5):
+            async with node_on(network) as leaves, leaves.mutex("x").hold(timeout=10) as hold:
+                assert hold.epoch == 1
+        async with stays.mutex("x").hold(timeout=10) as hold:
+            assert hold.epoch == 1
+
+
+# --- what comes from outside ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\0", b"\xabM", b"\xabM\x01", b"x" * 1400, encode(Frame(5, 6, "x", Bye())), bytes(range(256))]
+)
+async def test_no_bytes_from_outside_stop_the_pump(network: MemoryNetwork, node: Node, garbage: bytes):
+    stranger = network.transport("stranger")
+    await stranger.open()
+    for _ in range(100):
+        stranger.send(node.address, garbage)
+    await until(lambda: sum(node.statistics().dropped.values()) >= 100)
+    async with node.mutex("x").hold(timeout=5):
+        pass
+    await stranger.aclose()
+
+
+async def test_a_frame_for_another_life_is_dropped_and_counted(network: MemoryNetwork, node: Node):
+    stranger = network.transport("stranger")
+    await stranger.open()
+    stranger.send(node.address, encode(Frame(5, node.id ^ 1, "", Ping(1))))
+    await until(lambda: node.statistics().dropped.get("misdirected"))
+    assert node.peers() == ()
+    await stranger.aclose()
+
+
+async def test_a_peer_of_another_version_is_told_of_once_and_counted(
+    network: MemoryNetwork, node: Node, caplog: pytest.LogCaptureFixture
+):
+    stranger = network.transport("stranger")
+    await stranger.open()
+    frame = bytearray(encode(Frame(5, node.id, "", Ping(1))))
+    frame[2] = 9
+    for _ in range(10):
+        stranger.send(node.address, bytes(frame))
+    await until(lambda: node.statistics().dropped.get("version") == 10)
+    assert caplog.text.count("version 9") == 1
+    assert node.statistics().told["version"] == 10
+    await stranger.aclose()
+
+
+async def test_who_sends_in_this_nodes_name_is_told_of_once_and_harms_nobody(
+    network: MemoryNetwork, node: Node, caplog: pytest.LogCaptureFixture
+):
+    stranger = network.transport("stranger")
+    await stranger.open()
+    for _ in range(3):
+        stranger.send(node.address, encode(Frame(node.id, node.id, "", Bye())))
+    await until(lambda: node.statistics().dropped.get("reflected") == 3)
+    assert caplog.text.count("in the name of this node") == 1
+    await stranger.aclose()
+
+
+# --- broken parts ---------------------------------------------------------------------------------------------------
+
+
+class Breaking(Puppet):
+    """Finds itself to be wrong at the first release."""
+
+    name = "breaking"
+
+    def handle(self, event: Event, now: int):
+        if isinstance(event, Released):
+            raise InvariantBreach("two and two are five")
+        return super().handle(event, now)
+
+
+async def test_a_machine_that_breaks_down_takes_nobody_along(node: Node, caplog: pytest.LogCaptureFixture):
+    broken, whole = node.mutex("b", algorithm=Breaking), node.mutex("w")
+    async with whole:
+        async with broken:
+            waiting = asyncio.create_task(_enter(broken))
+            await until(lambda: broken.statistics().waiting)
+        with pytest.raises(NodeClosed, match="broke down: two and two are five"):
+            await waiting
+    async with whole:
+        pass
+    assert "broke down: two and two are five" in caplog.text
+    assert node.statistics().told["breakdowns"] == 1
+    assert "b" not in node.life().seats  # the next use makes a new machine
+
+
+async def test_holders_on_a_machine_that_breaks_down_are_told(node: Node):
+    class BreaksOnRequest(Puppet):
+        name = "breaks-on-request"
+
+        def handle(self, event: Event, now: int):
+            if self.holding:
+                raise InvariantBreach("no")
+            return super().handle(event, now)
+
+    mutex = node.mutex("b", algorithm=BreaksOnRequest)
+    async with mutex as hold:
+        with pytest.raises(NodeClosed):
+            await asyncio.create_task(_enter(mutex))
+        assert hold.lost_reason == "closed"
+
+
+async def test_a_grant_that_nobody_asked_for_is_given_back(node: Node):
+    mutex = puppet_mutex(node)
+    async with mutex:
+        pass
+    strings = Pulled(node)
+    strings.puppet.holding.append(999)
+    strings.perform(Grant(999, Token(1, 1, 1, 1)))
+    strings.life.drain(strings.seat)
+    assert strings.puppet.told[-1] == Released(999)
+
+
+class Listening:
+    """An observer and courier that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[Observation] = []
+
+    def notice(self, observation: Observation) -> None:
+        self.seen.append(observation)
+
+    def baggage(self, observation: Observation) -> bytes:
+        return b"from " + observation.mutex.encode()
+
+    def of(self, what: str) -> list[Observation]:
+        return [each for each in self.seen if each.what == what]
+
+
+async def test_observers_are_told_of_waits_holds_and_facts(no_leaks: None, network: MemoryNetwork):
+    listening = Listening()
+    async with node_on(network, observers=[listening]) as node:
+        mutex = node.mutex("x")
+        async with mutex:
+            with pytest.raises(TimeoutError):
+                await asyncio.create_task(_enter_within(mutex, 0.01))
+    assert [each.values["outcome"] for each in listening.of("wait_ended")] == ["granted", "timeout"]
+    [started], [ended] = listening.of("hold_started"), listening.of("hold_ended")
+    assert started.values["claim"] == listening.of("wait_started")[0].values["claim"]
+    assert started.values["request"] == ended.values["request"]
+    assert started.values["epoch"] == 1
+    assert listening.of("generated")[0].note is not None
+
+
+async def test_what_a_courier_sends_along_comes_out_at_the_next_hold_on_another_node(
+    no_leaks: None, network: MemoryNetwork
+):
+    sends, hears = Listening(), Listening()
+    async with node_on(network, observers=[sends]) as here, node_on(network, observers=[hears]) as there:
+        async with here.mutex("x"):
+            pass
+        async with there.mutex("x").hold(timeout=5):
+            pass
+    assert hears.of("hold_started")[0].values["baggage"] == b"from x".hex()
+
+
+async def test_an_observer_that_fails_is_told_of_once_counted_and_hurts_nobody(
+    no_leaks: None, network: MemoryNetwork, caplog: pytest.LogCaptureFixture
+):
+    class Failing:
+        def notice(self, observation: Observation) -> None:
+            raise ZeroDivisionError
+
+        def baggage(self, observation: Observation) -> bytes:
+            raise ZeroDivisionError
+
+    async with node_on(network, observers=[Failing()]) as node:
+        for _ in range(5):
+            async with node.mutex("x"):
+                pass
+        assert node.statistics().told["observers"] >= 20
+    assert caplog.text.count("ZeroDivisionError()") == 1
+
+
+# --- a loop that is blocked -----------------------------------------------------------------------------------------
+
+
+async def test_a_loop_that_the_application_blocks_is_noticed_warned_of_and_counted(
+    node: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    loop = asyncio.get_running_loop()
+    real = loop.time
+    assert node.statistics().loop_lags == 0
+    monkeypatch.setattr(loop, "time", lambda: real() + 3.0)  # as if a callback had taken three seconds
+    await until(lambda: node.statistics().loop_lags)
+    assert node.statistics().loop_lag_max > 2.0
+    assert "the event loop was blocked for" in caplog.text
+    monkeypatch.undo()
+
+
+async def _enter(mutex):
+    async with mutex:
+        pass
+
+
+async def _enter_within(mutex, timeout):
+    async with mutex.hold(timeout=timeout):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def hear_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "softmutex")

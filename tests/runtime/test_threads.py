@@ -1,0 +1,397 @@
+"""Without a loop, or with the node on another thread: `sync`, `Node(thread=True)`, plain functions, forks."""
+
+import asyncio
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from softmutex import AcquireTimeout, ConfigError, HoldLost, Node, NodeClosed, SoftMutex, SoftMutexError, sync
+from softmutex.core.events import Lose, LostReason
+from softmutex.testing import MemoryNetwork
+from tests.runtime.group import Puppet, node_on, until
+
+
+def by_url(name: str) -> dict[str, Any]:
+    return {"transport": f"memory://{name}", "membership": f"memory://{name}"}
+
+
+def until_true(condition: Callable[[], Any]) -> None:
+    limit = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < limit
+        threading.Event().wait(0.001)
+
+
+def lose(node: Node | sync.Node, reason: LostReason = LostReason.OVERLAP) -> None:
+    """Tells the holder of the puppet `x`, on the node's own thread."""
+    life = node.life()
+    seat = life.seats["x"]
+    assert isinstance(seat.machine, Puppet)
+    life.loop.call_soon_threadsafe(life.perform, seat, Lose(seat.machine.holding[0], reason))
+
+
+# --- sync -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_mutex_without_a_loop_excludes_threads_and_leaves_no_thread_behind():
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(_: int) -> None:
+        with sync.SoftMutex("x", **by_url("threads"), timeout=20) as hold:
+            inside.append(1)
+            most.append(len(inside))
+            assert not hold.lost.is_set()
+            inside.pop()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(12)))
+    assert most == [1] * 12
+    assert "softmutex" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_one_mutex_object_serves_many_threads():
+    mutex = sync.SoftMutex("x", **by_url("one-object"), timeout=20)
+    inside: list[int] = []
+
+    def work(_: int) -> int:
+        with mutex:
+            inside.append(1)
+            count = len(inside)
+            inside.pop()
+            return count
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(12))) == [1] * 12
+
+
+def test_a_thread_that_waits_too_long_is_told_so():
+    with sync.Node(**by_url("too-long")) as node:
+        mutex = node.mutex("x")
+        hold = mutex.try_acquire()
+        assert hold is not None
+        with pytest.raises(AcquireTimeout), mutex.hold(timeout=0.05):
+            raise AssertionError("entered")
+        assert mutex.try_acquire() is None
+        with hold:
+            pass
+        with mutex.hold(timeout=0):
+            pass
+
+
+def test_a_thread_that_asks_for_what_it_holds_is_told_so_at_once():
+    mutex = sync.SoftMutex("x", **by_url("nested"))
+    with mutex, pytest.raises(SoftMutexError, match="this thread holds the mutex 'x' already"), mutex:
+        raise AssertionError("entered")
+
+
+def test_an_error_of_the_body_comes_out_as_it_is():
+    error = ValueError("own")
+    with pytest.raises(ValueError, match="own") as raised, sync.SoftMutex("x", **by_url("own")):
+        raise error
+    assert raised.value is error
+
+
+def test_guard_takes_the_mutex_around_a_plain_function():
+    mutex = sync.SoftMutex("x", **by_url("guard"))
+
+    @mutex.guard(timeout=5)
+    def work(value: int) -> int:
+        assert mutex.statistics().holding == 1
+        return value
+
+    assert work(3) == 3
+    assert work.__name__ == "work"
+    with pytest.raises(ConfigError, match="coroutine function"):
+
+        @mutex.guard()
+        async def wrong() -> None: ...
+
+
+def test_a_lost_hold_sets_a_threading_event():
+    with sync.Node(**by_url("lost")) as node, node.mutex("x", algorithm=Puppet) as hold:
+        lose(node, LostReason.LEASE)
+        assert hold.lost.wait(10)
+        assert isinstance(hold.lost, threading.Event)
+        assert hold.lost_reason == "lease"
+
+
+def test_where_a_task_would_be_cancelled_a_thread_is_told_after_its_body():
+    ended = False
+
+    def work(node: sync.Node) -> None:
+        nonlocal ended
+        with node.mutex("x", algorithm=Puppet, on_lost="cancel") as hold:
+            lose(node)
+            assert hold.lost.wait(10)
+            ended = True
+
+    with sync.Node(**by_url("lost-cancel")) as node, pytest.raises(HoldLost):
+        work(node)
+    assert ended
+
+
+def test_a_reaction_runs_on_a_thread_that_may_block():
+    told = threading.Event()
+    may_end = threading.Event()
+
+    def react(hold: sync.Hold) -> None:
+        told.set()
+        may_end.wait(10)
+
+    with sync.Node(**by_url("reaction")) as node, node.mutex("x", algorithm=Puppet, on_lost=react):
+        lose(node)
+        assert told.wait(10)
+        with node.mutex("y").hold(timeout=5):
+            pass  # the node goes on meanwhile
+        may_end.set()
+
+
+def test_overrun_is_noticed_while_the_thread_blocks():
+    overran = threading.Event()
+    with sync.Node(**by_url("overrun")) as node:
+        mutex = node.mutex("x", max_hold=0.01, on_overrun=lambda hold: overran.set())
+        with mutex:
+            assert overran.wait(10)
+
+
+def test_a_node_that_cannot_open_raises_and_leaves_no_thread():
+    with pytest.raises(ConfigError, match="no transport named 'carrier-pigeon'"):
+        sync.Node(transport="carrier-pigeon://roof", membership="memory://x").open()
+    assert "softmutex" not in [thread.name for thread in threading.enumerate()]
+
+
+INTERRUPTED = """
+import os, signal, threading
+from softmutex import sync
+where = {"transport": "memory://x", "membership": "memory://x"}
+with sync.SoftMutex("x", **where):
+    def wait():
+        mutex = sync.SoftMutex("x", **where)
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            with sync.SoftMutex("x", **where, timeout=60):
+                print("entered")
+        except KeyboardInterrupt:
+            print("interrupted")
+    wait()
+with sync.SoftMutex("x", **where, timeout=5):
+    print("free again")
+"""
+
+
+def test_an_interrupt_ends_the_wait_and_leaves_nothing_behind():
+    run = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
+    assert run.stdout.split("\n") == ["interrupted", "free again", ""], run.stderr
+
+
+# --- the node on a thread of its own --------------------------------------------------------------------------------
+
+
+async def test_a_node_on_a_thread_works_as_one_on_the_loop(no_leaks: None):
+    async with Node(thread=True, **by_url("threaded")) as node:
+        mutex = node.mutex("x")
+        async with mutex as hold:
+            assert hold.epoch == 1
+            assert await mutex.try_acquire() is None
+            with pytest.raises(AcquireTimeout):
+                await asyncio.create_task(_enter_within(mutex, 0.01))
+            waiting = asyncio.create_task(_enter_within(mutex, None))
+            await until(lambda: mutex.statistics().waiting)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        async with mutex.hold(timeout=5):
+            assert node.peers() == ()
+
+
+async def test_a_body_that_blocks_the_loop_does_not_make_a_threaded_node_look_dead(
+    no_leaks: None, network: MemoryNetwork
+):
+    async with node_on(network, thread=True) as blocked, blocked.mutex("x"):
+        peer_answers = threading.Event()
+
+        def meanwhile() -> None:
+            with sync.Node(transport=network.transport(), membership=network.membership()) as other:
+                if other.mutex("x").try_acquire() is None and other.peers():
+                    peer_answers.set()
+
+        thread = threading.Thread(target=meanwhile)
+        thread.start()
+        thread.join(20)  # the loop stands still
+        assert peer_answers.is_set()
+
+
+async def test_a_loss_on_a_threaded_node_is_seen_while_the_loop_is_blocked_and_waited_for_after(no_leaks: None):
+    async with Node(thread=True, **by_url("threaded-lost")) as node, node.mutex("x", algorithm=Puppet) as hold:
+        lose(node)
+        until_true(hold.lost.is_set)  # without giving the loop its turn
+        await hold.lost.wait()
+        assert hold.lost_reason == "overlap"
+
+
+async def test_on_lost_cancel_crosses_the_threads(no_leaks: None):
+    async def work(node: Node) -> None:
+        async with node.mutex("x", algorithm=Puppet, on_lost="cancel"):
+            lose(node)
+            await asyncio.Event().wait()
+
+    async with Node(thread=True, **by_url("threaded-cancel")) as node:
+        with pytest.raises(HoldLost):
+            await work(node)
+
+
+async def test_cancellation_at_any_moment_leaves_a_threaded_mutex_free(no_leaks: None):
+    async with Node(thread=True, **by_url("threaded-free")) as node:
+        mutex = node.mutex("x")
+        for turns in range(30):
+            task = asyncio.create_task(_enter_within(mutex, None))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        async with mutex.hold(timeout=5):
+            await until(lambda: mutex.statistics().holding == 1)
+
+
+async def _enter_within(mutex: SoftMutex, timeout: float | None) -> None:
+    async with mutex.hold(timeout=timeout):
+        pass
+
+
+# --- plain functions under a mutex of asyncio -----------------------------------------------------------------------
+
+
+async def test_a_plain_function_under_guard_runs_in_a_thread_and_refuses_the_nodes_own_loop(node: Node):
+    mutex = node.mutex("x")
+
+    @mutex.guard(timeout=5)
+    def work() -> int:
+        return mutex.statistics().holding
+
+    assert await asyncio.to_thread(work) == 1
+    with pytest.raises(SoftMutexError, match=r"asyncio.to_thread"):
+        work()
+
+
+async def test_a_plain_function_under_guard_of_a_threaded_node_may_be_called_anywhere(no_leaks: None):
+    async with Node(thread=True, **by_url("plain")) as node:
+        assert node.mutex("x").guard()(lambda: 5)() == 5
+
+
+def test_a_plain_function_under_guard_of_a_one_shot_mutex_brings_its_own_thread():
+    assert SoftMutex("x", **by_url("plain-one-shot")).guard()(lambda: 5)() == 5
+    assert "softmutex" not in [thread.name for thread in threading.enumerate()]
+
+
+# --- forks ----------------------------------------------------------------------------------------------------------
+
+
+def in_child(work: Callable[[], str]) -> str:
+    """What `work` returns in a forked child."""
+    here, there = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = work()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(there, said.encode())
+        os._exit(0)
+    os.close(there)
+    with os.fdopen(here) as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    return said
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+def test_a_parents_node_raises_in_a_forked_child_and_sends_nothing():
+    with sync.Node(**by_url("fork")) as node, sync.Node(**by_url("fork")) as other:
+        until_true(node.peers)
+        life, peer = node.life(), other.id
+
+        def sent() -> int:
+            return life.transport.statistics()["sent"]
+
+        def use() -> str:
+            before = sent()
+            life.peers.suspect(peer)  # whatever it tries to send ...
+            try:
+                with node.mutex("x").hold(timeout=5):
+                    return "entered"
+            except NodeClosed as error:
+                return f"{sent() - before} sent: {error}"
+
+        said = in_child(use)
+        assert said.startswith("0 sent: this node belongs to the parent of this forked process")
+
+
+def test_the_exit_of_a_parents_hold_in_a_forked_child_does_nothing():
+    with sync.SoftMutex("x", **by_url("fork-exit")) as hold:
+
+        def leave() -> str:
+            hold.__exit__(None, None, None)
+            return "quiet"
+
+        assert in_child(leave) == "quiet"
+        assert not hold.lost.is_set()
+
+
+def test_a_one_shot_mutex_of_the_parent_joins_anew_in_a_forked_child(tmp_path: Any):
+    mutex = sync.SoftMutex("x", membership=f"local://?directory={tmp_path}", timeout=10)
+
+    def use() -> str:
+        with mutex:
+            return "entered"
+
+    assert use() == "entered"
+    assert in_child(use) == "entered"
+    with mutex:
+        assert in_child(lambda: str(mutex.try_acquire())) == "None"
+
+
+def test_children_of_multiprocessing_exclude_each_other(tmp_path: Any):
+    record = tmp_path / "record"
+    context = multiprocessing.get_context("fork")
+    mutex = sync.SoftMutex("x", membership=f"local://?directory={tmp_path}", timeout=30)
+
+    def work(number: int) -> None:
+        for _ in range(3):
+            with mutex:
+                with record.open("a") as file:
+                    file.write(f"in {number}\n")
+                with record.open("a") as file:
+                    file.write(f"out {number}\n")
+
+    children = [context.Process(target=work, args=(number,)) for number in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    lines = record.read_text().split("\n")[:-1]
+    assert len(lines) == 24
+    for entered, left in zip(lines[::2], lines[1::2], strict=True):
+        assert left == entered.replace("in", "out")
+
+
+def test_an_interpreter_that_ends_with_a_node_open_does_not_hang():
+    script = textwrap.dedent("""
+        from softmutex import sync
+        node = sync.Node(transport="memory://x", membership="memory://x")
+        node.open()
+        node.mutex("x").try_acquire()
+    """)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert (run.returncode, run.stderr) == (0, "")
