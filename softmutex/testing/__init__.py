@@ -3,6 +3,26 @@
 MemoryNetwork               nodes without sockets: seeded loss, delay, duplication, partitions, crashes
 virtual_time, VirtualLoop   an hour's time-out in a millisecond; `in_virtual_time` decorates a test
 TransportContract, MembershipContract   what every adapter must pass; subclass, and say how to make one
+
+What an application does when it does not get its turn for an hour, tested in a moment:
+
+>>> from softmutex import AcquireTimeout, Node
+>>> from softmutex.testing import MemoryNetwork, virtual_time
+>>> async def main() -> str:
+...     network = MemoryNetwork(seed=1, delay=0.005)
+...     async with (
+...         Node(transport=network.transport(), membership=network.membership()) as one,
+...         Node(transport=network.transport(), membership=network.membership()) as other,
+...         one.mutex("nightly-ftp"),
+...     ):
+...         try:
+...             async with other.mutex("nightly-ftp").hold(timeout=3600):
+...                 return "its turn"
+...         except AcquireTimeout:
+...             return "postponed"
+>>> with virtual_time() as runner:
+...     runner.run(main())
+'postponed'
 """
 
 from softmutex.testing.clock import VirtualLoop, in_virtual_time, virtual_time

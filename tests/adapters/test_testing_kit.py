@@ -28,7 +28,7 @@ from softmutex.testing import (
 
 
 @pytest.mark.parametrize(
-    "module", [softmutex.testing.clock, softmutex.testing.memory, softmutex_adapters.transports.udp]
+    "module", [softmutex.testing, softmutex.testing.clock, softmutex.testing.memory, softmutex_adapters.transports.udp]
 )
 def test_the_examples_in_the_documentation_do_what_they_say(module: ModuleType) -> None:
     result = doctest.testmod(module)
