@@ -272,9 +272,13 @@ class Wandering:
         """A death that the membership tells of before the watch noticed: of the holder, or of the home before us."""
         if self.desk.home != self.desk.me or not self.desk.options.watch:
             return
-        for slot, post in list(self.registrar.posts.items()):
-            lost = post.place.holder in left or (post.second and post.until)
-            if slot not in self.seats.by_slot and lost:
+        for slot in range(self.desk.options.slots):
+            post = self.registrar.posts.get(slot)
+            if post is None:
+                lost = bool(self.desk.best)  # we never heard of this one, but there are tokens: who knew of it left
+            else:
+                lost = post.place.holder in left or bool(post.second and post.until)
+            if lost and slot not in self.seats.by_slot:
                 self.inquirer.start(slot, "its holder or its home left the group")
 
     def _leave(self) -> None:
