@@ -13,8 +13,8 @@ overlap    No more than `slots` run A, but in the wake of a disturbance.
 evidence   Whoever overlapped is told (granted not `alone`, a `Lose`, a note), and nobody of an overlap that was not.
 
 Disturbances are losses, kills, pauses, cuts, clocks at other rates; not delay, jitter, duplication or churn in good
-order. Their wake is `Scenario.grace_s`. Two holders who could not hear each other while they overlapped, or of whom
-one was killed, could not be told: they are counted as `untold`, and break no law.
+order. Their wake is `Scenario.grace_s`. Two holders who could not hear each other while they overlapped (a cut, a pause)
+or of whom one was killed, could not be told: they are counted as `untold`, and break no law.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 LAWS = ("effects", "requests", "tokens", "order", "overlap", "evidence")
 OF_THE_PAPERS = ("effects", "requests")  # their overlaps are a part of the algorithm
 CLAIMED = dict.fromkeys(("adaptive", "sandwich", "random-access"), OF_THE_PAPERS)
+TIME_TO_TELL = 10 * SECOND  # for two who hear each other again
 NOT_YET: Instant = 1 << 63
 KEPT = 20  # violations that are remembered with their text; the others are counted
 
@@ -45,11 +46,16 @@ class Violation(NamedTuple):
         return f"law of {self.law} broken at {self.at_s:.6f} s by node {self.node}: {self.what}"
 
 
-class Overlap(NamedTuple):
-    at: Instant
-    first: Running
-    second: Running
-    severed: bool  # they could not hear each other
+class Overlap:
+    """Two that run A at once; `severed` if they cannot hear each other, or could not until just before the end."""
+
+    __slots__ = ("at", "first", "second", "severed")
+
+    def __init__(self, at: Instant, first: Running, second: Running, severed: bool) -> None:
+        self.at = at
+        self.first = first
+        self.second = second
+        self.severed = severed
 
 
 class Laws:
@@ -66,6 +72,7 @@ class Laws:
         self._last: dict[int, tuple[int, int]] = {}  # slot -> (epoch, hop) at the resource
         self._crowded = False  # at the last grant there were more tokens than slots
         self._overlaps: list[Overlap] = []
+        self._severed: list[Overlap] = []  # those of them that are still going on
         self._overlap_until: dict[NodeId, Instant] = {}  # node -> when its last overlapped run of A ended, or will
         self._noted: dict[NodeId, Instant] = {}  # node -> when it last told of an overlap
 
@@ -124,15 +131,29 @@ class Laws:
             if other.node == new.node:
                 self.illegal(at, new.node, f"granted request {new.request} while {other.request} runs on the same node")
                 continue
-            severed = any(cut(new.node, other.node) or cut(other.node, new.node) for cut in self._world.network.cuts)
-            self._overlaps.append(Overlap(at, other, new, severed))
+            overlap = Overlap(at, other, new, self._are_severed(other, new))
+            self._overlaps.append(overlap)
+            if overlap.severed:
+                self._severed.append(overlap)
             for running in (new, other):
                 running.overlapped = True
                 self._overlap_until[running.node] = NOT_YET
 
+    def _are_severed(self, one: Running, other: Running) -> bool:
+        nodes = [self._world.nodes.get(running.node) for running in (one, other)]
+        if not all(node is not None and node.awake for node in nodes):
+            return True
+        return any(cut(one.node, other.node) or cut(other.node, one.node) for cut in self._world.network.cuts)
+
     def ended(self, at: Instant, running: Running) -> None:
-        if running.overlapped:
-            self._overlap_until[running.node] = at
+        if not running.overlapped:
+            return
+        self._overlap_until[running.node] = at
+        for overlap in [each for each in self._severed if running in (each.first, each.second)]:
+            self._severed.remove(overlap)
+            healed_lately = self._disturbed_at is not None and at < self._disturbed_at + TIME_TO_TELL
+            if not healed_lately and not self._are_severed(overlap.first, overlap.second):
+                overlap.severed = False
 
     def noted(self, at: Instant, node: SimNode, note: Note) -> None:
         if note.kind is FactKind.OVERLAP:

@@ -34,7 +34,8 @@ class Result:
     generated: int
     discarded: int
     lost: int
-    recoveries_ns: Sequence[int]
+    recoveries_ns: Sequence[int]  # from the loss of the last live token to the next grant
+    outages_ns: Sequence[int]  # of these, the time in which somebody waited
     facts: Mapping[FactKind, int]
     violations: Sequence[Violation]
     violation_count: int
@@ -114,6 +115,7 @@ class Result:
                 "time_with": {str(level): spent / SECOND for level, spent in self.tokens_ns.items()},
             },
             "recoveries": [recovery / SECOND for recovery in self.recoveries_ns],
+            "outages": [outage / SECOND for outage in self.outages_ns],
             "events": self.events,
             "wall_seconds": self.wall_s,
             "events_per_second": rate,

@@ -150,6 +150,7 @@ def _result(world: World, settled_s: float | None, wall_s: float) -> Result:
         discarded=tally.counts.discarded,
         lost=tally.counts.lost,
         recoveries_ns=tally.counts.recoveries,
+        outages_ns=tally.counts.outages,
         facts=dict(world.facts),
         violations=world.laws.violations,
         violation_count=world.laws.count,

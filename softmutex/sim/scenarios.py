@@ -78,7 +78,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     "replayed": {"faults": (Replay(0.3, 100),)},  # 25
     "cancellations": {"changes_mind": 0.5, "patience_s": 20.0},  # 28
     "uneven-holds": {"hold": "exponential"},
-    "endless-holds": {"hold": "uniform:20:60", "duration_s": 900.0},
+    "long-holds": {"hold": "uniform:20:60", "demand": "saturated", "duration_s": 900.0, "settle_s": 2400.0},
     "three-slots": {"slots": 3},
     "three-slots-kill": {"slots": 3, "faults": (Kill(31),)},
     "two-nodes": {"nodes": 2, "faults": (Pause(61, 10, "random"),), "loss": 0.02},
@@ -139,8 +139,8 @@ def line(name: str, results: Iterable[Result]) -> str:
     laws = sorted({violation.law for result in broken for violation in result.violations})
     verdict = f"{len(broken)} of {len(runs)} runs break the law of {', '.join(laws)}" if broken else f"{len(runs)} runs"
     overlap = max((result.overlap for result in runs), default=0.0)
-    recoveries = [recovery / 1e9 for result in runs for recovery in result.recoveries_ns]
-    slowest = f"recovery up to {max(recoveries):.1f} s, " if recoveries else ""
+    outages = [outage / 1e9 for result in runs for outage in result.outages_ns]
+    slowest = f"recovery within {max(outages):.1f} s, " if outages else ""
     return (
         f"{'broken' if broken else 'holds ':<7} {name:<24} {verdict}; {slowest}overlap up to {overlap:.2%} of the time"
     )

@@ -57,6 +57,7 @@ class Counts(NamedTuple):
     discarded: int
     lost: int
     recoveries: tuple[int, ...]
+    outages: tuple[int, ...]
 
 
 class Tally:
@@ -74,6 +75,7 @@ class Tally:
         self.waits = array("Q")
         self.intervals = array("Q")
         self.recoveries: list[int] = []
+        self.outages: list[int] = []
         self.holds: list[Hold] | None = [] if keep_holds else None
         self.demand = 0  # requests that wait or run
         self.idle_time = 0
@@ -81,6 +83,7 @@ class Tally:
         self._idle_since: Instant = EPOCH
         self._messages_then = 0
         self._bereft_since: Instant | None = None  # the last live token was lost then, and nobody was granted since
+        self._missed_since: Instant | None = None  # the same, and since then somebody waits
         self._last_commit: dict[int, tuple[NodeId, NodeId]] = {}
         self._frozen = False
 
@@ -90,6 +93,8 @@ class Tally:
         self.asked_for += 1
         if not self.demand:
             self._end_idling(now, sent)
+            if self._bereft_since is not None:
+                self._missed_since = now
         self.demand += 1
 
     def settled(self, now: Instant, sent: Mapping[type, int]) -> None:
@@ -113,7 +118,8 @@ class Tally:
         self.running.to(self.running.level + 1, now)
         if self._bereft_since is not None:
             self.recoveries.append(now - self._bereft_since)
-            self._bereft_since = None
+            self.outages.append(now - (self._missed_since or now))
+            self._bereft_since = self._missed_since = None
         if running.token is not None:
             self._appeared(running.token, now)
         if not self._frozen:
@@ -174,6 +180,7 @@ class Tally:
     def bereft(self, now: Instant) -> None:
         """The last live token is gone; or, where there are no tokens, a holder."""
         self._bereft_since = now
+        self._missed_since = now if self.demand else None
 
     def _appeared(self, token: Token, now: Instant) -> None:
         if token.id not in self.alive:
@@ -196,6 +203,12 @@ class Tally:
         self.concurrency = dict(sorted(self.running.spent.items()))
         self.time_with = dict(sorted(self.tokens.spent.items()))
         self.counts = Counts(
-            self.asked_for, self.withdrawn, self.generated, self.discarded, self.lost, tuple(self.recoveries)
+            self.asked_for,
+            self.withdrawn,
+            self.generated,
+            self.discarded,
+            self.lost,
+            tuple(self.recoveries),
+            tuple(self.outages),
         )
         self._frozen = True
