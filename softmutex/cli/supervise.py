@@ -50,6 +50,7 @@ IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 LEAVE_PATIENCE_S = 10.0  # for the agent to hand on and leave; its own limits are shorter
 KILL_PATIENCE_S = 2.0  # for what got SIGKILL to be gone; a process that waits for a dead disk never is
 SWEEP_EVERY_S = 0.02
+SWEEP_AFTER_S = 1.0  # what outlives the command has mostly got the same signal, and is just cleaning up
 
 
 class State(Enum):
@@ -140,7 +141,7 @@ class Front:
         self._outcome = Outcome(NOT_STARTED)
         self._signalled = False  # one of ENDING was passed on, or we ended it ourselves
         self._insisted = False  # somebody does not want to wait for the hand-over, either; it goes on without us
-        self._kill_at = self._give_up_at = self._abandon_at = float("inf")
+        self._end_at = self._kill_at = self._give_up_at = self._abandon_at = float("inf")
         self._selector = selectors.DefaultSelector()
         self._bell, self._rings = socket.socketpair()
         self._end_with_us = command.death_signal_setter()
@@ -157,11 +158,7 @@ class Front:
                 else:
                     self._on_link()
             now = time.monotonic()
-            if now >= self._kill_at:
-                self._kill_at, self._give_up_at = float("inf"), now + KILL_PATIENCE_S
-                self._signal_group(signal.SIGKILL)
-            if self._state is State.SWEEPING:
-                self._sweep(now)
+            self._keep_time(now)
             if now >= self._abandon_at:
                 os.kill(self._agent, signal.SIGKILL)
                 break
@@ -184,6 +181,15 @@ class Front:
         for number in ours:
             signal.signal(number, noticed)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask - set(ours))
+
+    def _keep_time(self, now: float) -> None:
+        if now >= self._end_at:
+            self._end_group()
+        if now >= self._kill_at:
+            self._kill_at, self._give_up_at = float("inf"), now + KILL_PATIENCE_S
+            self._signal_group(signal.SIGKILL)
+        if self._state is State.SWEEPING:
+            self._sweep(now)
 
     def _wait_s(self) -> float | None:
         if self._state is State.SWEEPING:
@@ -222,6 +228,7 @@ class Front:
 
     def _end_group(self) -> None:
         """SIGTERM, and after the grace SIGKILL. Stopped processes are continued: they would never hear of it."""
+        self._end_at = float("inf")
         if self._kill_at == float("inf"):
             self._kill_at = time.monotonic() + self._job.grace_s
             self._signalled = True
@@ -293,7 +300,7 @@ class Front:
             self._leave(self._outcome)
         elif self._signalled:
             self._state = State.SWEEPING
-            self._end_group()
+            self._end_at = time.monotonic() + min(SWEEP_AFTER_S, self._job.grace_s)
         else:
             self._job.whisper("the command ended and left processes in the background; they do not hold the mutex")
             self._leave(self._outcome)

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.processes import children_of, eventually, is_alive, kill, kill_group, read_number, started, state_of
 
 STANDIN = Path(__file__).with_name("standin.py")
-WAITS = "echo $$ > pid; while :; do sleep 0.01; done"
+WAITS = "echo $$ > pid; exec sleep 60"
 
 
 class Front:
@@ -263,7 +263,7 @@ def test_a_front_that_is_killed_takes_the_command_with_it(start: Start):
     eventually(lambda: not is_alive(command), "the command is gone")
 
 
-WITH_ANOTHER = "(trap '' TERM; echo $$; exec sh -c 'echo $$ > other; while :; do sleep 0.01; done') & " + WAITS
+WITH_ANOTHER = "sh -c \"trap '' TERM; echo \\$\\$ > other; exec sleep 60\" & " + WAITS
 
 
 @pytest.mark.parametrize("name", ["TERM", "KILL"])
@@ -277,7 +277,7 @@ def test_after_a_signal_the_front_stays_until_the_whole_group_is_gone(start: Sta
 
 
 def test_what_a_command_leaves_behind_when_it_ends_by_itself_is_its_own_affair(start: Start):
-    front = start("sh -c 'echo $$ > other; while :; do sleep 0.01; done' & while ! test -s other; do :; done; exit 2")
+    front = start("sh -c 'echo $$ > other; exec sleep 60' & while ! test -s other; do :; done; exit 2")
     assert front.ends() == 2
     assert is_alive(front.number("other"))
 
