@@ -30,6 +30,7 @@ NOT_SETTINGS = frozenset({"SOFTMUTEX_HELD", "SOFTMUTEX_EPOCH", "SOFTMUTEX_CONFIG
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 FALSE_WORDS = frozenset({"0", "false", "no", "off"})
 SAFE = "/:,[]@"  # stay readable in a query
+PART = r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)\s*"  # of a duration: a number and its unit
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -43,12 +44,15 @@ def text(value: Any) -> str:
 
 
 def duration_s(value: Any) -> float:
-    """Seconds: a number, or a text with a unit: `90`, `1.5`, `500ms`, `30s`, `10m`, `2h`, `1d`."""
+    """Seconds: a number, or a text with units: `90`, `1.5`, `500ms`, `30s`, `10m`, `2h`, `1h30m`, `1d`."""
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)\s*", value)
-        if match is None or (match[2] and match[2] not in UNITS_S):
-            raise ValueError("wants seconds, or a number with one of the units ms, s, m, h, d")
-        return float(match[1]) * UNITS_S[match[2] or "s"]
+        parts = re.findall(PART, value)
+        alone = len(parts) == 1
+        if not re.fullmatch(rf"({PART})+", value) or not all(
+            unit in UNITS_S or (alone and not unit) for _, unit in parts
+        ):
+            raise ValueError("wants seconds, or numbers with the units ms, s, m, h, d: 90, 30m, 1h30m")
+        value = sum(float(number) * UNITS_S[unit or "s"] for number, unit in parts)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
         raise ValueError("wants a number of seconds between 0 and 1e9")
     return float(value)
