@@ -6,22 +6,22 @@ who was told of an overlap, which tokens are in reach of somebody. Each law is a
 effects    What machines order is legal: a grant only of a request that waits, one run of A at a time on a node, no
            timer in the past, no exception.
 requests   Every request ends exactly once; those that wait when the network has healed are granted in time.
-tokens     No token is in two places; once all is healed there are exactly `slots`; none is made without a disturbance,
-           so none at a graceful leave.
+tokens     No token is in two places. No second one is made without a disturbance. None goes with a node that leaves in
+           good order. Once all is healed there are exactly `slots`.
 order      (epoch, hop) at the resource strictly grows while there is one token.
 overlap    No more than `slots` run A, but in the wake of a disturbance.
 evidence   Whoever overlapped is told (granted not `alone`, a `Lose`, a note), and nobody of an overlap that was not.
 
 Disturbances are losses, kills, pauses, cuts, clocks at other rates; not delay, jitter, duplication or churn in good
-order. Their wake is `Scenario.grace_s`. Two holders who could not hear each other while they overlapped (a cut, a pause)
-or of whom one was killed, could not be told: they are counted as `untold`, and break no law.
+order. Their wake is `Scenario.grace_s`. Two holders who could not hear each other while they overlapped (cut off, or one
+paused), or of whom one was killed, could not be told: they are counted as `untold`, and break no law.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from softmutex.core.events import SECOND, FactKind, Instant, NodeId, Note, to_seconds
+from softmutex.core.events import SECOND, FactKind, Instant, NodeId, Note, Token, to_seconds
 from softmutex.sim.tally import EPOCH
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ class Violation(NamedTuple):
 
     def __str__(self) -> str:
         return f"law of {self.law} broken at {self.at_s:.6f} s by node {self.node}: {self.what}"
+
+
+def short(token: Token | None) -> str:
+    return "no token" if token is None else f"token {token.id:x} of slot {token.slot} ({token.epoch}, {token.hop})"
 
 
 class Overlap:
@@ -159,9 +163,18 @@ class Laws:
         if note.kind is FactKind.OVERLAP:
             self._noted[node.id] = at
             if self._overlap_until.get(node.id, 0) + self._grace < at:
-                self.broken("evidence", at, node.id, f"told of an overlap that was not ({note.detail or note.token})")
+                self.broken(
+                    "evidence", at, node.id, f"told of an overlap that was not ({note.detail or short(note.token)})"
+                )
         elif note.kind is FactKind.GENERATED and at > EPOCH and not self.excused(at):
-            self.broken("tokens", at, node.id, f"made {note.token}, and nothing had gone wrong lately")
+            alive = [short(token) for token in self._world.tally.alive.values() if token is not note.token]
+            if len(alive) >= self._slots:
+                what = f"made {short(note.token)} beside {', '.join(alive)}, and nothing had gone wrong lately"
+                self.broken("tokens", at, node.id, what)
+
+    def departed(self, at: Instant, node: SimNode) -> None:
+        for token in node.machine.view().tokens:
+            self.broken("tokens", at, node.id, f"left and took {short(token)} with it")
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -173,7 +186,7 @@ class Laws:
         for node in self._world.nodes.values():
             for token in node.machine.view().tokens:
                 if token.id in where:
-                    what = f"has {token}, and so has node {where[token.id]}"
+                    what = f"has {short(token)}, and so has node {where[token.id]}"
                     self.broken("tokens", self._world.now, node.id, what)
                 where[token.id] = node.id
 
@@ -192,7 +205,7 @@ class Laws:
                 self.broken("requests", now, node.id, f"request {request} still waits, for {waited}")
         tokens = world.group.tokens_in_reach()
         if len(tokens) != self._slots:
-            found = ", ".join(str(token) for token in tokens.values()) or "none"
+            found = ", ".join(map(short, tokens.values())) or "none"
             self.broken("tokens", now, 0, f"{len(tokens)} tokens where {self._slots} should be: {found}")
         if world.group.forced_leaves and self._disturbed_at is None:
             self.broken("requests", now, 0, f"{world.group.forced_leaves} nodes were told to leave and never departed")

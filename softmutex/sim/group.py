@@ -92,6 +92,7 @@ class Group:
     def departed(self, node: SimNode) -> None:
         if not node.leaving:
             self._world.laws.illegal(self._world.now, node.id, "departed without having been told to leave")
+        self._world.laws.departed(self._world.now, node)
         self._remove(node, seen_after_s=2 * self._scenario.delay_s)
 
     def kill(self, node: SimNode) -> None:
