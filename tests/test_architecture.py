@@ -46,6 +46,8 @@ def test_a_room_knows_only_the_rooms_below_it_and_the_core_is_pure():
 
 # These give another answer in another process, on another machine, or reach outside.
 IMPURE_BUILTINS = {"hash", "id", "open", "print", "input", "exec", "eval", "__import__"}
+# Unrolls the declarations of messages into functions, the same in every process; nothing received is in their source.
+MAY_EXEC = Path("softmutex", "core", "unrolled.py")
 
 
 def impurities(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
@@ -65,7 +67,10 @@ def impurities(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 @pytest.mark.house
 def test_a_run_of_the_core_is_a_function_of_its_seed():
     found = [
-        f"{where(path, node)} {what}" for path, text in sources(CORE) for node, what in impurities(ast.parse(text))
+        f"{where(path, node)} {what}"
+        for path, text in sources(CORE)
+        for node, what in impurities(ast.parse(text))
+        if (path, what) != (MAY_EXEC, "calls exec()")
     ]
     assert not found, "\n".join(found)
 

@@ -11,8 +11,8 @@ C1  Total: `read` gives a value or raises `BadFrame`, `IndexError` or `struct.er
 C2  Canonical: a value has one encoding, and `read` refuses every other. So bytes may be compared and signed.
 C3  Bounded: `largest` is the size of the longest encoding. `wire.py` adds these up before a message is ever sent.
 
-Closures, not generated source: half as quick to read, quick enough (`benchmarks/wire.py`), and visible to coverage,
-to mutation testing and to the fuzzer, which has to see a branch to look for the other side of it.
+What is right is said here, once, in plain closures: visible to coverage, to mutation testing, and to the fuzzer, which
+must see a branch to look for its other side. `unrolled.py` does the same sooner, and comes back here for the words.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from softmutex.core.errors import BadFrame
 
 Write: TypeAlias = Callable[[Any], bytes]
 Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # (data, where it starts) -> (value, where it ended)
+ReadItems: TypeAlias = Callable[[bytes, int, int], tuple[tuple[Any, ...], int]]  # (data, where, how many)
 
 U64_END = 1 << 64
 VARINT_LONGEST = 10
@@ -46,8 +47,13 @@ class WireType(NamedTuple):
     read: Read
     largest: int
     means: str  # ends the sentence "5 is not ..."
-    layout: str = ""  # of a number of fixed size, as `struct` calls it
     parts: Callable[[Any], Parts] = lambda _: ()  # of a value made of others
+    # What `unrolled.py` wants to know:
+    layout: str = ""  # of a number of fixed size: its code in `struct`
+    quick: str = ""  # of any other: the lines that read most values; the rest raises, or goes to `read`
+    table: Any = None  # for these lines
+    cls: type[Any] | None = None  # of a record, and its fields
+    fields: tuple[tuple[str, WireType], ...] = ()
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
@@ -98,7 +104,7 @@ def _fixed(layout: str, means: str) -> WireType:
     def read(data: bytes, at: int) -> tuple[int, int]:
         return unpack_from(data, at)[0], at + size
 
-    return WireType(packer.pack, read, size, means, layout)
+    return WireType(packer.pack, read, size, means, layout=layout)
 
 
 def _choice(names: dict[Any, int], means: str) -> WireType:
@@ -111,13 +117,20 @@ def _choice(names: dict[Any, int], means: str) -> WireType:
         except KeyError:
             raise BadFrame(f" is {data[at]}, which is not {means}") from None
 
-    return WireType({value: bytes([byte]) for value, byte in names.items()}.__getitem__, read, 1, means)
+    write = {value: bytes([byte]) for value, byte in names.items()}.__getitem__
+    return WireType(write, read, 1, means, quick="{v} = {table}[data[at]]; at += 1", table=by_value)
 
 
 NUMBERS = {
     "u64": _fixed("Q", "a whole number from 0 to 2**64-1"),
     "i64": _fixed("q", "a whole number from -2**63 to 2**63-1"),
-    "varint": WireType(_VARINTS.__getitem__, read_varint, VARINT_LONGEST, "a whole number from 0 to 2**64-1"),
+    "varint": WireType(
+        _VARINTS.__getitem__,
+        read_varint,
+        VARINT_LONGEST,
+        "a whole number from 0 to 2**64-1",
+        quick="{v} = data[at]; at += 1\nif {v} > 127: {v}, at = {read}(data, at - 1)",
+    ),
 }
 FLAG = _choice({False: 0, True: 1}, "0 or 1")
 
@@ -149,7 +162,13 @@ def _bytes(most: int) -> WireType:
             raise IndexError
         return data[at:end], end
 
-    return WireType(write, read, len(lengths[-1]) + most, f"bytes, {most} at most")
+    quick = (
+        "{v} = data[at]\n"
+        "if {v} < {table}: end = at + 1 + {v}; {v} = data[at + 1:end]; at = end\n"
+        "else: {v}, at = {read}(data, at)"
+    )
+    longest, below = len(lengths[-1]) + most, min(128, most + 1)
+    return WireType(write, read, longest, f"bytes, {most} at most", quick=quick, table=below)
 
 
 def _text(most: int) -> WireType:
@@ -169,24 +188,48 @@ def _text(most: int) -> WireType:
 
 
 def _many(item: WireType, most: int) -> WireType:
-    write_item, read_item, lengths = item.write, item.read, _LENGTHS[: most + 1]
+    lengths = _LENGTHS[: most + 1]
+    write_items, read_items = _numbers(item, most) if item.layout else _items(item)
 
     def write(items: tuple[Any, ...]) -> bytes:
         if type(items) is not tuple:
             raise TypeError(items)
         if not items:
             return b"\0"
-        return lengths[len(items)] + b"".join(map(write_item, items))
+        return lengths[len(items)] + write_items(items)
 
     def read(data: bytes, at: int) -> tuple[tuple[Any, ...], int]:
         count = data[at]
         at += 1
-        if not count:
-            return (), at
         if count > 127:
             count, at = read_varint(data, at - 1)
         if count > most:
             raise BadFrame(f" has {count} items, {most} at most")
+        return read_items(data, at, count)
+
+    def parts(items: Any) -> Parts:
+        return [(f"[{index}]", item, value) for index, value in enumerate(items)] if isinstance(items, tuple) else []
+
+    largest = len(lengths[-1]) + most * item.largest
+    quick = "if data[at]: {v}, at = {read}(data, at)\nelse: {v} = (); at += 1"
+    return WireType(write, read, largest, f"a tuple of at most {most}", parts, quick=quick)
+
+
+def _numbers(item: WireType, most: int) -> tuple[Write, ReadItems]:
+    """All in one step: they are of fixed size."""
+    layouts = [struct.Struct(f">{count}{item.layout}") for count in range(most + 1)]
+
+    def read(data: bytes, at: int, count: int) -> tuple[tuple[Any, ...], int]:
+        layout = layouts[count]
+        return layout.unpack_from(data, at), at + layout.size
+
+    return lambda items: layouts[len(items)].pack(*items), read
+
+
+def _items(item: WireType) -> tuple[Write, ReadItems]:
+    write_item, read_item = item.write, item.read
+
+    def read(data: bytes, at: int, count: int) -> tuple[tuple[Any, ...], int]:
         items: list[Any] = []
         try:
             for _ in range(count):
@@ -196,11 +239,7 @@ def _many(item: WireType, most: int) -> WireType:
             raise BadFrame(f"[{len(items)}]{error}") from None
         return tuple(items), at
 
-    def parts(items: Any) -> Parts:
-        return [(f"[{index}]", item, value) for index, value in enumerate(items)] if isinstance(items, tuple) else []
-
-    largest = len(lengths[-1]) + most * item.largest
-    return WireType(write, read, largest, f"a tuple of at most {most}", parts=parts)
+    return lambda items: b"".join(map(write_item, items)), read
 
 
 def _optional(item: WireType) -> WireType:
@@ -249,7 +288,8 @@ def record(cls: type[Any]) -> WireType:
             return []
         return [(f".{name}", field, part) for (name, field), part in zip(fields, value, strict=True)]
 
-    return WireType(write, read, sum(field.largest for _, field in fields), f"a {cls.__name__}", parts=parts)
+    largest = sum(field.largest for _, field in fields)
+    return WireType(write, read, largest, f"a {cls.__name__}", parts, cls=cls, fields=fields)
 
 
 def _steps(fields: list[WireType]) -> list[tuple[int, Callable[[bytes, int], Any]]]:

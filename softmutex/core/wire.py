@@ -47,6 +47,7 @@ from softmutex.core.codec import MISFITS, Read, WireType, Write, explain, record
 from softmutex.core.errors import BadFrame, SoftMutexError
 from softmutex.core.events import NodeId
 from softmutex.core.messages import KINDS, Message
+from softmutex.core.unrolled import BROKEN, unroll
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -104,7 +105,7 @@ def _kinds() -> dict[int, _Kind]:
             raise TypeError(f"{name} has the number {number} in KINDS. Take a free one from 1 to 255.")
         if wire_type.largest > room:
             raise TypeError(f"{name} may take {wire_type.largest} bytes, {room} fit a frame. Lower a bound in it.")
-        kinds[number] = _Kind(name, bytes([number]), wire_type, wire_type.write, wire_type.read)
+        kinds[number] = _Kind(name, bytes([number]), wire_type, *unroll(wire_type))
     return kinds
 
 
@@ -215,8 +216,17 @@ def read_body(sender: NodeId, data: bytes, at: int = 0) -> Frame:
     kind = _BY_NUMBER[number]
     try:
         message, end = kind.read(data, at + 1)
-    except BadFrame as error:
-        raise BadFrame(f"{kind.name}{error}") from None
+    except BROKEN:
+        message, end = _read_slowly(kind, data, at + 1)
     if end < len(data):
         raise BadFrame(f"{kind.name} ends after {end} of {len(data)} bytes")
     return tuple.__new__(Frame, (sender, receiver, mutex, message))
+
+
+def _read_slowly(kind: _Kind, data: bytes, at: int) -> tuple[Message, int]:
+    """What cannot be read quickly cannot be read; this says where and why."""
+    try:
+        message: tuple[Message, int] = kind.wire_type.read(data, at)
+        return message
+    except BadFrame as error:
+        raise BadFrame(f"{kind.name}{error}") from None

@@ -146,6 +146,40 @@ def wrong_values(annotation: Any, path: str) -> Iterator[tuple[str, Any]]:
                     yield where, good._replace(**{name: wrong})
 
 
+# --- the format once more, as its page says it -----------------------------------------------------------------------
+
+
+def plain_varint(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value % 128 + 128]) + plain_varint(value // 128)
+
+
+def plain_bytes(annotation: Any, value: Any) -> bytes:
+    kind, of, _ = shape_of(annotation)
+    match kind:
+        case "u64" | "i64":
+            return (value % 2**64).to_bytes(8, "big")
+        case "varint":
+            return plain_varint(value)
+        case "flag" | "enum":
+            return bytes([value])
+        case "bytes":
+            return plain_varint(len(value)) + value
+        case "text":
+            return plain_varint(len(value.encode())) + value.encode()
+        case "tuple":
+            return plain_varint(len(value)) + b"".join(plain_bytes(of, item) for item in value)
+        case "optional":
+            return b"\0" if value is None else b"\1" + plain_bytes(of, value)
+    return b"".join(plain_bytes(hint, getattr(value, name)) for name, hint in fields_of(of).items())
+
+
+def plain_frame(frame: Frame) -> bytes:
+    cls, mutex = type(frame.message), frame.mutex.encode()
+    number = next(number for number, (_, known) in KINDS.items() if known is cls)
+    header = b"\xabM\x01\x00" + frame.sender.to_bytes(8) + bytes(8)
+    return header + frame.receiver.to_bytes(8) + bytes([len(mutex), *mutex, number]) + plain_bytes(cls, frame.message)
+
+
 # --- JSON, for implementations in other languages --------------------------------------------------------------------
 
 

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softmutex.core.codec import read_varint, record, wire_type_of
+from softmutex.core.codec import MISFITS, Read, WireType, Write, explain, read_varint, record, wire_type_of
 from softmutex.core.errors import BadFrame
 from softmutex.core.events import Count, NodeId
+from softmutex.core.unrolled import BROKEN, unroll
+from tests.wire.shapes import CLASSES, values, wrong_values
 
 
 class Colour(IntEnum):
@@ -26,22 +28,16 @@ class Everything(NamedTuple):
     blobs: Annotated[tuple[Annotated[bytes, "<=2"], ...], "<=2"]
 
 
+class Empty(NamedTuple):
+    pass
+
+
 class Pair(NamedTuple):
     left: NodeId
     right: Count
 
 
-everything = st.tuples(
-    st.lists(st.sampled_from(Colour), max_size=200).map(tuple),
-    st.none() | st.text(st.characters(codec="utf-8"), max_size=75),
-    st.lists(st.none() | st.tuples(st.integers(0, 9), st.integers(0, 2**64 - 1)).map(Pair._make), max_size=3).map(
-        tuple
-    ),
-    st.lists(st.binary(max_size=2), max_size=2).map(tuple),
-).map(Everything._make)
-
-
-@given(everything)
+@given(values(Everything))
 def test_any_nesting_of_what_is_allowed_is_read_as_it_was_written(value: Everything):
     wire_type = record(Everything)
     written = wire_type.write(value)
@@ -69,6 +65,46 @@ def test_a_varint_has_one_spelling(data: bytes):
     except (BadFrame, IndexError):
         return
     assert wire_type_of(Count).write(value) == data[:end]
+
+
+# --- unrolled: the same, sooner --------------------------------------------------------------------------------------
+
+UNROLLED = [(cls, record(cls), unroll(record(cls))) for cls in [*CLASSES, Everything, Empty]]
+every_record = pytest.mark.parametrize(("cls", "slow", "quick"), UNROLLED, ids=lambda it: getattr(it, "__name__", ""))
+
+
+@every_record
+@given(data=st.data())
+def test_unrolled_a_value_has_the_same_bytes_and_damaged_bytes_the_same_value_or_none(
+    cls: type, slow: WireType, quick: tuple[Write, Read], data: st.DataObject
+):
+    value = data.draw(values(cls))
+    written = slow.write(value)
+    assert quick[0](value) == written
+    assert quick[1](b"--" + written, 2) == slow.read(b"--" + written, 2) == (value, 2 + len(written))
+    damaged = bytearray(written)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at, length = data.draw(st.integers(0, len(damaged))), data.draw(st.integers(0, 3))
+        damaged[at : at + length] = data.draw(st.binary(max_size=3))
+    try:
+        expected = slow.read(bytes(damaged), 0)
+    except BadFrame:
+        with pytest.raises(BROKEN):
+            quick[1](bytes(damaged), 0)
+    else:
+        assert quick[1](bytes(damaged), 0) == expected
+
+
+@every_record
+def test_what_does_not_fit_is_refused_by_both(cls: type, slow: WireType, quick: tuple[Write, Read]):
+    for path, wrong in wrong_values(cls, cls.__name__):
+        for write in (slow.write, quick[0]):
+            with pytest.raises(MISFITS):
+                write(wrong)
+        assert explain(slow, wrong, cls.__name__).startswith(f"{path} = ")
+
+
+# --- declarations that cannot be -------------------------------------------------------------------------------------
 
 
 class TooManyColours(IntEnum):

@@ -11,7 +11,7 @@ from softmutex.core.errors import BadFrame, SoftMutexError
 from softmutex.core.events import SECOND, Token
 from softmutex.core.messages import KINDS, Commit, Done, Message, Offer, Withdraw
 from softmutex.core.wire import HEADER_SIZE, MAX_FRAME, TAG_SIZE, Frame, OtherVersion, UnfitForWire, decode, encode
-from tests.wire.shapes import CLASSES, MOST, example_frame, frames, wrong_values
+from tests.wire.shapes import CLASSES, MOST, example_frame, frames, plain_frame, wrong_values
 
 every_message = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 
@@ -32,9 +32,10 @@ def check_totality(data: bytes) -> Frame | BadFrame:
 
 @every_message
 @given(data=st.data())
-def test_what_is_written_is_what_is_read(cls: type, data: st.DataObject):
+def test_what_is_written_is_what_the_page_on_the_format_says_and_what_is_read(cls: type, data: st.DataObject):
     frame = data.draw(frames(cls))
     written = encode(frame)
+    assert written == plain_frame(frame)
     read = decode(written)
     assert read == frame
     assert type(read) is Frame
