@@ -117,8 +117,9 @@ class TestHttpBehindAReverseProxy(TransportContract):
         return HttpTransport("127.0.0.1", port, advertise=public)
 
 
-def test_udp_keeps_its_promises_on_uvloop_too() -> None:
-    contract = TestUdp()
+@pytest.mark.parametrize("kind", [TestUdp, TestUdpOverIPv6, TestHttp, TestMemory])
+def test_promises_are_kept_on_uvloop_too(kind: type[TransportContract]) -> None:
+    contract = kind()
     for name in dir(contract):
         if name.startswith("test_"):
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

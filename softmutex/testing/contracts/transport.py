@@ -107,8 +107,9 @@ class TransportContract:
     # --- T3 ---------------------------------------------------------------------------------------------------------
 
     async def test_t3_after_aclose_receive_raises_closed_and_nothing_is_left(self) -> None:
-        await asyncio.to_thread(lambda: None)  # the executor's thread and its pipe are there before the counting
-        holdings = Holdings()
+        async with self._opened(2) as (here, there):
+            await self._must_arrive(here, there)
+        holdings = Holdings()  # what a loop or a library makes once and keeps is there already
         async with self._opened(2) as (here, there):
             await self._must_arrive(here, there)
             waiting = asyncio.ensure_future(there.receive())
