@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from softmutex.core.algorithms.wandering.settings import (
+    FIRST_EPOCH,
     RTO_FIRST,
     RTO_LEAST,
     RTO_MOST,
@@ -21,6 +22,7 @@ from softmutex.core.algorithms.wandering.settings import (
 )
 from softmutex.core.events import (
     NOBODY,
+    SECOND,
     CancelTimer,
     Duration,
     Effect,
@@ -132,6 +134,10 @@ class Desk:
     def home(self) -> NodeId:
         return next(iter(self.homes(1)), self.me)
 
+    def is_member(self, node: NodeId) -> bool:
+        at = bisect_left(self.members, node)
+        return at < len(self.members) and self.members[at] == node
+
     def suspect(self, node: NodeId) -> None:
         if node == self.me:
             return
@@ -162,6 +168,11 @@ class Desk:
         if known is None or (known.epoch, known.stamp, known.id) == token[:3]:
             return None
         return known if rank(known) > rank(place_of(token, self.me)) else None
+
+    def next_epoch(self, slot: int) -> int:
+        """Above all that we know of, and, by counting seconds, above what everybody has forgotten."""
+        known = self.best.get(slot)
+        return max(FIRST_EPOCH if known is None else known.epoch + 1, self.now // SECOND)
 
     def measured(self, round_trip: Duration) -> None:
         """Jacobson's estimate, over all peers: a time-out that is right for the slowest of them is right."""

@@ -108,7 +108,7 @@ class Inquirer:
     # --- asking ------------------------------------------------------------------------------------------------------
 
     def _add(self, inquiry: Inquiry, node: NodeId) -> None:
-        if node not in (0, self.desk.me) and len(inquiry.asked) < 4 * SAMPLE:
+        if node not in (0, self.desk.me) and len(inquiry.asked) < 4 * SAMPLE and self.desk.is_member(node):
             inquiry.asked.setdefault(node, 0)
 
     def _widen(self, inquiry: Inquiry) -> None:
@@ -131,7 +131,7 @@ class Inquirer:
             if 0 <= tries < PROBES:
                 inquiry.asked[node] = tries + 1
                 pending = True
-                ballot = self._next_epoch(inquiry.slot) if inquiry.wide else 0
+                ballot = desk.next_epoch(inquiry.slot) if inquiry.wide else 0
                 desk.post(node, Probe(inquiry.number, inquiry.slot, ballot, rival, overlap))
         if pending:
             inquiry.sent_at = desk.now
@@ -156,10 +156,14 @@ class Inquirer:
                 self.start(slot, "was out of touch with its watchers", wide=True)
         elif watched or registrar.ready or registrar.late or self.machine.waiter.asked is not None:
             self.start(slot, "still looks for it", wide=True)
+        elif slot not in self.desk.best and self.desk.home == self.desk.me and not self.desk.alone:
+            self.start(slot, "is the home, and never heard of it", wide=True)
 
-    def _next_epoch(self, slot: int) -> int:
-        best = self.desk.best.get(slot)
-        return 1 if best is None else best.epoch + 1
+    def listen(self) -> None:
+        """A node that joins makes nothing for a while. Then, if it is the home, it should know where the tokens are."""
+        self.since = self.desk.now
+        for slot in range(self.desk.options.slots):
+            self.desk.timer(("retry", slot), self.desk.now + from_seconds(self.desk.options.listen))
 
     # --- answering ---------------------------------------------------------------------------------------------------
 
@@ -172,7 +176,7 @@ class Inquirer:
             self._meet(sender, probe.rival, probe.overlap)
         free = True
         if probe.ballot:
-            free = self._promise(slot, sender) and probe.ballot >= self._next_epoch(slot)
+            free = self._promise(slot, sender)
         seats = self.machine.seats
         presence = seats.presence(slot)
         place = desk.best.get(slot)
@@ -254,7 +258,7 @@ class Inquirer:
     def _probe_one(self, inquiry: Inquiry, node: NodeId) -> None:
         seat = self.machine.seats.by_slot.get(inquiry.slot)
         rival = place_of(seat.token, self.desk.me) if seat is not None else None
-        ballot = self._next_epoch(inquiry.slot) if inquiry.wide else 0
+        ballot = self.desk.next_epoch(inquiry.slot) if inquiry.wide else 0
         inquiry.asked[node] = 2  # counts as a repetition: its round trip is not the one of the others
         overlap = seat is not None and seat.using is not None
         self.desk.post(node, Probe(inquiry.number, inquiry.slot, ballot, rival, overlap))
@@ -306,7 +310,7 @@ class Inquirer:
         better = self.desk.outranked(seat.token)
         seat.doubt = False
         if better is not None:  # heard of, and nowhere any more: ours is replaced by one that outranks it
-            self.machine.seats.renew(seat, better.epoch + 1)
+            self.machine.seats.renew(seat)
         seat.heard_at = self.desk.now
         seat.token = seat.token._replace(watch=())
         self.machine.watch.began(seat)

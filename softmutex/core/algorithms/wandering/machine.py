@@ -11,7 +11,7 @@ from softmutex.core.algorithms.wandering.ghosts import Ghosts
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
 from softmutex.core.algorithms.wandering.registrar import Registrar
 from softmutex.core.algorithms.wandering.seats import Seats
-from softmutex.core.algorithms.wandering.settings import Options, read_options
+from softmutex.core.algorithms.wandering.settings import FIRST_EPOCH, Options, read_options
 from softmutex.core.algorithms.wandering.waiter import Waiter
 from softmutex.core.algorithms.wandering.watch import Watch
 from softmutex.core.errors import InvariantBreach
@@ -133,10 +133,10 @@ class Wandering:
             case MembersChanged(joined, left):
                 self._members_changed(joined, left)
             case Started(founder):
-                self.inquirer.since = self.desk.now
+                self.inquirer.listen()
                 if founder:
                     for slot in range(self.desk.options.slots):
-                        self.regenerate(slot, "the first one")
+                        self.regenerate(slot, "the first one", FIRST_EPOCH)
             case Leaving():
                 self._leave()
 
@@ -235,13 +235,12 @@ class Wandering:
             case None:
                 pass
 
-    def regenerate(self, slot: int, why: str) -> None:
+    def regenerate(self, slot: int, why: str, epoch: int = 0) -> None:
         """Make a token. Who calls this has done what can be done to know that there is none (`inquirer`)."""
         desk = self.desk
         if slot in self.seats.by_slot:
             return
-        best = desk.best.get(slot)
-        epoch = 1 if best is None else best.epoch + 1
+        epoch = epoch or desk.next_epoch(slot)
         queue, more = self.registrar.queue_for(slot)
         token = Token(epoch, desk.now, int(desk.rng.random() * 2**53), 0, slot, queue, desk.fingerprint)._replace(
             more=more
@@ -264,20 +263,21 @@ class Wandering:
         if desk.home != desk.me and (registrar.ready or registrar.late):
             registrar.hand_over(desk.home)
         if left:
-            self._missed(left)
+            self._missed()
         if joined and self.waiter.asked is not None and len(desk.members) <= len(joined) + 1:
             self.waiter.ask_again()
 
-    def _missed(self, left: tuple[NodeId, ...]) -> None:
+    def _missed(self) -> None:
         """A death that the membership tells of before the watch noticed: of the holder, or of the home before us."""
-        if self.desk.home != self.desk.me or not self.desk.options.watch:
+        desk = self.desk
+        if desk.home != desk.me or not desk.options.watch:
             return
-        for slot in range(self.desk.options.slots):
+        for slot in range(desk.options.slots):
             post = self.registrar.posts.get(slot)
             if post is None:
-                lost = bool(self.desk.best)  # we never heard of this one, but there are tokens: who knew of it left
+                lost = bool(desk.best)  # we never heard of this one, but there are tokens: who knew of it left
             else:
-                lost = post.place.holder in left or bool(post.second and post.until)
+                lost = not desk.is_member(post.place.holder) or bool(post.second and post.until)
             if lost and slot not in self.seats.by_slot:
                 self.inquirer.start(slot, "its holder or its home left the group")
 

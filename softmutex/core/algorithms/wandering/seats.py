@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of
-from softmutex.core.algorithms.wandering.settings import QUEUE
+from softmutex.core.algorithms.wandering.settings import FIRST_EPOCH, QUEUE
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     NOBODY,
@@ -236,7 +236,7 @@ class Seats:
 
     def _replaced_lately(self, token: Token) -> bool:
         """Made in place of another: whoever had that one, and was out of touch, may not know yet."""
-        return token.epoch > 1 and abs(self.desk.now - token.stamp) < WAKE
+        return token.epoch > FIRST_EPOCH and abs(self.desk.now - token.stamp) < WAKE and not self.desk.alone
 
     def queue_self(self, seat: Seat) -> None:
         """More requests wait here than one turn serves: a ticket behind the others'."""
@@ -401,10 +401,11 @@ class Seats:
         self.machine.watch.ended(seat)
         return True
 
-    def renew(self, seat: Seat, epoch: int) -> None:
+    def renew(self, seat: Seat) -> None:
         """The same hold goes on with a token that outranks one that was heard of and is nowhere any more."""
         desk = self.desk
         desk.note(FactKind.DISCARDED, seat.token, detail="renewed")
+        epoch = desk.next_epoch(seat.token.slot)
         seat.token = seat.token._replace(epoch=epoch, stamp=desk.now, id=int(desk.rng.random() * 2**53), hop=0)
         seat.used = 0
         desk.note(FactKind.GENERATED, seat.token, detail="in place of one that was heard of and not found")

@@ -17,6 +17,7 @@ from softmutex.core.events import SECOND, Duration, from_seconds
 from softmutex.core.timing import Timing
 
 WHEN_ISOLATED: Final = ("wait", "proceed", "raise")
+FIRST_EPOCH: Final = 1  # of a founder's token; all later ones count seconds, see Desk.next_epoch
 QUEUE: Final = 32  # tickets in a token: what a datagram has room for
 
 # A holder speaks to its watchers so often; a watcher that hears nothing for `BEAT` + `SLACK` starts to probe. A
