@@ -95,9 +95,11 @@ class Peers:
             if self._view.get(address) != greeting.member:
                 self._stop_greeting(address)
         joined = []
+        at = {peer.address: peer for peer in self.table.values()}
         for address, member in self._view.items():
-            if member.id in self.table:
-                self.table[member.id].listed_at = address
+            peer = self.table.get(member.id) if member.id else at.get(address)
+            if peer is not None:
+                peer.listed_at = address
             elif address in self._mine or address in self.greetings or member.id == self._life.id:
                 continue
             elif member.id and trusted:

@@ -16,7 +16,7 @@ S1  A nonce is used once: a sub-key belongs to one sender, a sender is one life 
     with every frame, and does not restart when the key changes. After a fork the child may not seal.
 S2  A frame is opened at most once in the life of its receiver. A receiver remembers the last 1,024 counters of every
     sender; what is older than all it remembers is refused. Nothing of this is ever forgotten while the receiver lives:
-    when it knows 65,536 senders (about 25 MB), frames of further ones are refused, and a new life must be begun.
+    when it knows 65,536 senders (20 MB at most), frames of further ones are refused, and a new life must be begun.
 S3  What was sealed for another life is refused: frames recorded before a restart are void after it.
 S4  No memory is spent on a sender before a frame of its was opened that was meant for this very life. So a greeting
     (receiver 0) from a sender not heard before can be played back; it is answered by a cookie, and that is all.

@@ -1,0 +1,186 @@
+"""How a node comes by its machine, and who makes the first token."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from softmutex import ConfigError, Node, SoftMutex, Timing
+from softmutex.core.events import Token
+from softmutex.core.messages import Commit, Describe, Description, Offer, Standing
+from softmutex.core.wire import Frame, encode
+from softmutex.runtime.seat import Seat
+from softmutex.testing import MemoryNetwork, in_virtual_time
+from tests.runtime.group import node_on, until
+from tests.runtime.test_peers import Stranger
+
+TOKEN = Token(epoch=1, stamp=1, id=1, hop=1)
+
+
+def generated(*nodes: Node, name: str = "x") -> int:
+    return sum(node.mutex(name).statistics().facts.get("generated", 0) for node in nodes)
+
+
+async def test_who_is_alone_founds_at_once_without_a_message(node: Node):
+    async with node.mutex("x").hold(timeout=0):
+        assert generated(node) == 1
+        assert node.statistics().transport["sent"] == 0
+
+
+async def test_a_newcomer_makes_no_second_token(no_leaks: None, network: MemoryNetwork):
+    async with node_on(network) as first, node_on(network) as second:
+        async with first.mutex("x"):
+            waiting = asyncio.create_task(_enter(second.mutex("x")))
+            await until(lambda: second.mutex("x").statistics().waiting)
+        await waiting
+        assert generated(first, second) == 1
+
+
+async def test_a_mutex_that_nobody_has_heard_of_is_founded_at_once_in_a_group_that_is_all_there(
+    no_leaks: None, network: MemoryNetwork
+):
+    async with node_on(network) as a, node_on(network) as b, node_on(network) as c:
+        await until(lambda: all(len(node.peers()) == 2 for node in (a, b, c)))
+        async with a.mutex("busy"), b.mutex("new").hold(timeout=0):
+            assert generated(a, b, c, name="new") == 1
+
+
+@in_virtual_time
+async def test_of_many_that_start_at_once_one_founds():
+    for seed in range(5):
+        network = MemoryNetwork(seed=seed, delay=0.005, jitter=0.004)
+        nodes = [node_on(network, name=f"n{number}") for number in range(20)]
+        inside: list[int] = []
+
+        async def use(node: Node, inside: list[int] = inside) -> None:
+            async with node, node.mutex("x").hold(timeout=60):
+                inside.append(1)
+                assert len(inside) == 1, "two holders"
+                await asyncio.sleep(0.1)
+                inside.pop()
+
+        await asyncio.gather(*map(use, nodes))
+
+
+@in_virtual_time
+async def test_nobody_founds_while_somebody_who_might_know_is_silent():
+    network = MemoryNetwork()
+    async with node_on(network) as a, node_on(network) as b:
+        await asyncio.sleep(1)
+        async with a.mutex("x"):
+            network.partition(a.address, b.address)
+            asking = asyncio.create_task(_enter(b.mutex("x")))
+            await asyncio.sleep(0.5)
+            assert generated(b) == 0
+            network.heal()
+            await asyncio.sleep(1)
+            assert generated(b) == 0
+        await asking
+
+
+async def test_a_node_takes_part_in_a_mutex_that_only_others_use_by_their_terms(no_leaks: None, network: MemoryNetwork):
+    terms = {"slots": 2, "timing": Timing(op=1.0, nodes_max=7)}
+    async with node_on(network) as passive, node_on(network) as active:
+        async with active.mutex("x", **terms):
+            pass
+        await active.close()
+        seat: Seat = await until(lambda: passive.life().seats.get("x"))
+        assert (seat.terms.slots, seat.terms.timing.nodes_max) == (2, 7)
+        async with passive.mutex("x", **terms).hold(timeout=5) as hold:
+            assert hold.epoch == 1  # the token of the one that left
+
+
+async def test_a_node_configured_otherwise_is_refused_with_the_difference(no_leaks: None, network: MemoryNetwork):
+    async with node_on(network) as two_slots, node_on(network) as one_slot:
+        async with two_slots.mutex("x", slots=2):
+            with pytest.raises(ConfigError, match="slots is 2 there and 1 here"):
+                async with one_slot.mutex("x"):
+                    raise AssertionError("entered")
+        async with two_slots.mutex("x", slots=2).hold(timeout=5):
+            pass
+        with pytest.raises(ConfigError, match=r"with other settings: op is 4\.0 there and 5\.0 here"):
+            async with two_slots.mutex("x", slots=2, timing=Timing(op=5.0)):
+                raise AssertionError("entered")
+
+
+async def test_two_groups_of_different_settings_that_meet_are_told_once_and_counted(
+    no_leaks: None, network: MemoryNetwork, caplog: pytest.LogCaptureFixture
+):
+    async with node_on(network, leave_timeout=0.1) as node, node.mutex("x"):
+        stranger = Stranger(network.transport("stranger"), 4711)
+        await stranger.open()
+        said = node.life().seats["x"].terms.describe(Standing.KNOWN)._replace(slots=3)
+        for _ in range(3):
+            frame = Frame(stranger.id, node.id, "x", said)
+            stranger.transport.send(node.address, encode(frame))
+        await until(lambda: node.statistics().told.get("mismatch"))
+        assert caplog.text.count("slots is 3 there and 1 here") == 1
+        await stranger.close()
+
+
+async def test_an_algorithm_that_is_not_here_is_told_of_and_the_node_stays_out(
+    no_leaks: None, network: MemoryNetwork, caplog: pytest.LogCaptureFixture
+):
+    stranger = Stranger(network.transport("stranger"), 4711)
+    await stranger.open()
+    async with node_on(network) as node:
+        stranger.transport.send(node.address, encode(Frame(4711, node.id, "x", Commit(1, 2, TOKEN))))
+        await stranger.hear(Describe)
+        said = Description(Standing.KNOWN, "astrology", 1, 10**9, 10)
+        stranger.transport.send(node.address, encode(Frame(4711, node.id, "x", said)))
+        await until(lambda: node.statistics().told.get("terms"))
+        assert "no algorithm named 'astrology'" in caplog.text
+        assert "x" not in node.life().seats
+    await stranger.close()
+
+
+@in_virtual_time
+async def test_what_is_kept_for_undescribed_mutexes_is_bounded_and_forgotten():
+    network = MemoryNetwork()
+    crowd = network.transport("crowd")
+    await crowd.open()
+    async with node_on(network) as node:
+        for number in range(100):
+            for _ in range(20):
+                crowd.send(node.address, encode(Frame(5, node.id, f"m{number}", Offer(number, TOKEN))))
+        await asyncio.sleep(0.1)
+        kept = node.life().founding._kept
+        assert len(kept) == 64
+        assert max(map(len, kept.values())) == 8
+        await asyncio.sleep(3)
+        assert not kept
+        assert node.statistics().dropped["undescribed"] == 2000
+        assert not node.life().seats
+    await crowd.aclose()
+
+
+async def test_a_description_that_nobody_asked_for_opens_nothing(no_leaks: None, network: MemoryNetwork, node: Node):
+    stranger = Stranger(network.transport("stranger"), 4711)
+    await stranger.open()
+    said = Description(Standing.KNOWN, "wandering", 1, 10**9, 10)
+    stranger.transport.send(node.address, encode(Frame(4711, node.id, "x", said)))
+    await until(node.peers)
+    assert not node.life().seats
+    await stranger.close()
+
+
+async def test_processes_of_one_directory_meet_over_udp(no_leaks: None, tmp_path: Path):
+    where = {"membership": f"local://?directory={tmp_path}"}
+    async with Node(**where) as here, Node(**where) as there:
+        await until(lambda: here.peers() and there.peers())
+        for node in (here, there, here):
+            async with node.mutex("x").hold(timeout=5) as hold:
+                assert (hold.epoch, hold.peers) == (1, 1)
+        assert generated(here, there) == 1
+        assert here.statistics().dropped == {}
+
+
+async def _enter(mutex: SoftMutex) -> None:
+    async with mutex:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def hear_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "softmutex")
