@@ -241,9 +241,10 @@ class Registrar:
         if post.relayed % SECOND_BEAT != 1 and (seen.lease or known_parked):
             return
         lease = seen.lease and seen.lease + SECOND_BEAT * BEAT
-        for node in self.desk.homes(2):
+        for node in self.desk.homes(2 if lease else 3):
             if node not in (self.desk.me, seen.place.holder):
                 self.desk.post(node, Seen(seen.place, lease, seen.queue))
+                return
 
     def _overheard(self, place: Place, seen: Seen) -> None:
         """As a second watcher."""

@@ -44,7 +44,7 @@ from softmutex.core.messages import Place, Presence
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
 
-WAKE = 10 * SECOND  # after a token was replaced: holds that begin then are told that they may not be alone
+WAKE = 60 * SECOND  # after a token was replaced: holds that begin then are told that they may not be alone
 LOW = 1  # tickets left in a token when its holder asks for more
 
 
@@ -336,8 +336,10 @@ class Seats:
         self.advance(seat)
 
     def gone(self, token: Token, to: NodeId) -> None:
-        """Committed and never confirmed. Not ours to use; whether it lives, the watch will find out."""
+        """Committed and never confirmed. Not ours to use; whether it lives is to be found out."""
         self.passed(token, to)
+        if self.desk.options.watch:
+            self.machine.inquirer.start(token.slot, "a hand-over was never confirmed")
 
     def walk(self, slot: int) -> None:
         """Without hints the token wanders at random, as in the seeds."""
