@@ -1,7 +1,7 @@
 """What a frame costs, beside what a datagram costs: `python benchmarks/wire.py [--json] [--rounds N]`.
 
 A token with a trace context of 25 bytes, two watchers and an empty queue is encoded and decoded, sealed and opened; a
-datagram of the same size is sent and received over loopback by bare sockets, without asyncio, which costs several times as much.
+datagram of the same size is sent and received over loopback by bare sockets. (asyncio costs several times as much.)
 The measurements take turns, so that a busy machine is busy for all of them; of the rounds the fastest counts, and the
 ratios are those of one round, in the middle of all rounds.
 """

@@ -20,7 +20,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from itertools import groupby
 from operator import call
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -37,7 +36,6 @@ BOUND_LARGEST = 1400  # no bound makes sense beyond a whole frame
 
 # What `write` raises on a value that does not fit. `explain` finds out which value that was.
 MISFITS = (TypeError, ValueError, LookupError, AttributeError, OverflowError, struct.error)
-
 
 Parts: TypeAlias = "Sequence[tuple[str, WireType, Any]]"  # where in the value, what should be there, what is there
 
@@ -151,10 +149,7 @@ def _bytes(most: int) -> WireType:
         return lengths[len(value)] + value
 
     def read(data: bytes, at: int) -> tuple[bytes, int]:
-        size = data[at]
-        at += 1
-        if size > 127:
-            size, at = read_varint(data, at - 1)
+        size, at = read_varint(data, at)
         if size > most:
             raise BadFrame(f" has {size} bytes, {most} at most")
         end = at + size
@@ -199,10 +194,7 @@ def _many(item: WireType, most: int) -> WireType:
         return lengths[len(items)] + write_items(items)
 
     def read(data: bytes, at: int) -> tuple[tuple[Any, ...], int]:
-        count = data[at]
-        at += 1
-        if count > 127:
-            count, at = read_varint(data, at - 1)
+        count, at = read_varint(data, at)
         if count > most:
             raise BadFrame(f" has {count} items, {most} at most")
         return read_items(data, at, count)
@@ -259,8 +251,6 @@ def record(cls: type[Any]) -> WireType:
     names: tuple[str, ...] = cls._fields
     fields = tuple((name, wire_type_of(hints[name], f"{cls.__name__}.{name}")) for name in names)
     writers = [field.write for _, field in fields]
-    steps = _steps([field for _, field in fields])
-    new = tuple.__new__  # twice as quick as the class's own, which would only unpack and pack again
 
     def write(value: Any) -> bytes:
         if type(value) is not cls:
@@ -270,18 +260,14 @@ def record(cls: type[Any]) -> WireType:
     def read(data: bytes, at: int) -> tuple[Any, int]:
         values: list[Any] = []
         try:
-            for size, read_next in steps:
-                if size:
-                    values += read_next(data, at)
-                    at += size
-                else:
-                    value, at = read_next(data, at)
-                    values.append(value)
+            for _, field in fields:
+                value, at = field.read(data, at)
+                values.append(value)
         except BadFrame as error:
             raise BadFrame(f".{names[len(values)]}{error}") from None
         except (IndexError, struct.error):
             raise BadFrame(f".{names[len(values)]} is cut off") from None
-        return new(cls, values), at
+        return cls._make(values), at
 
     def parts(value: Any) -> Parts:
         if type(value) is not cls:
@@ -290,18 +276,6 @@ def record(cls: type[Any]) -> WireType:
 
     largest = sum(field.largest for _, field in fields)
     return WireType(write, read, largest, f"a {cls.__name__}", parts, cls=cls, fields=fields)
-
-
-def _steps(fields: list[WireType]) -> list[tuple[int, Callable[[bytes, int], Any]]]:
-    """How to read a record: (size, reader of all the neighbours of fixed size at once) or (0, `read` of one field)."""
-    steps: list[tuple[int, Callable[[bytes, int], Any]]] = []
-    for is_fixed, run in groupby(fields, key=lambda field: bool(field.layout)):
-        if is_fixed:
-            layout = struct.Struct(">" + "".join(field.layout for field in run))
-            steps.append((layout.size, layout.unpack_from))
-        else:
-            steps += [(0, field.read) for field in run]
-    return steps
 
 
 # --- from an annotation ---------------------------------------------------------------------------------------------

@@ -98,11 +98,13 @@ class _Kind(NamedTuple):
 
 def _kinds() -> dict[int, _Kind]:
     room = MAX_FRAME - TAG_SIZE - SMALLEST - MAX_MUTEX
-    kinds = {}
+    kinds: dict[int, _Kind] = {}
     for number, (name, cls) in KINDS.items():
         wire_type = record(cls)
         if not 0 < number < 256:
             raise TypeError(f"{name} has the number {number} in KINDS. Take a free one from 1 to 255.")
+        if any(cls is other.wire_type.cls for other in kinds.values()):
+            raise TypeError(f"{cls.__name__} has two numbers in KINDS: which would be sent? Remove one.")
         if wire_type.largest > room:
             raise TypeError(f"{name} may take {wire_type.largest} bytes, {room} fit a frame. Lower a bound in it.")
         kinds[number] = _Kind(name, bytes([number]), wire_type, *unroll(wire_type))
@@ -111,8 +113,6 @@ def _kinds() -> dict[int, _Kind]:
 
 _BY_NUMBER = _kinds()
 _BY_CLASS = {cls: _BY_NUMBER[number] for number, (_, cls) in KINDS.items()}
-if len(_BY_CLASS) < len(_BY_NUMBER):
-    raise TypeError("One class has two numbers in KINDS. Which would be sent?")
 
 
 # --- whole frames, unsealed -----------------------------------------------------------------------------------------

@@ -189,6 +189,12 @@ def test_a_message_that_could_outgrow_a_frame_is_refused_before_it_is_ever_sent(
         wire._kinds()
 
 
+def test_a_class_of_two_numbers_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(KINDS, 200, ("WITHDRAW2", Withdraw))
+    with pytest.raises(TypeError, match="Withdraw has two numbers"):
+        wire._kinds()
+
+
 def test_a_kind_that_is_no_byte_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(KINDS, 256, ("WITHDRAW2", Withdraw))
     with pytest.raises(TypeError, match="WITHDRAW2 has the number 256"):
