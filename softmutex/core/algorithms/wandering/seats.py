@@ -56,6 +56,7 @@ class Seat:
         "doubt",
         "ended_at",
         "giving",
+        "granted_at",
         "heard_at",
         "invited",
         "overslept",
@@ -86,7 +87,8 @@ class Seat:
         self.sent_at: Instant = 0  # the beat that is not answered yet; 0: none
         self.tries = 0
         self.watcher = NOBODY  # to whom it was sent
-        self.ended_at: Instant = 0  # of the last hold
+        self.granted_at: Instant = 0  # of the last hold
+        self.ended_at: Instant = 0
         self.overslept = False  # the last hold ended later than its lease
         self.silent = 0  # watchers that did not answer, one after another
 
@@ -220,6 +222,7 @@ class Seats:
             seat.token = seat.token._replace(hop=seat.used + 1)
             self.desk.learn(place_of(seat.token, self.desk.me))
         seat.used = seat.token.hop
+        seat.granted_at = self.desk.now
         seat.using = waiter.next()
         seat.told = False
         seat.row += 1
@@ -382,12 +385,8 @@ class Seats:
             if presence is Presence.IN_USE:
                 desk.note(FactKind.OVERLAP, seat.token, better.holder)
             self.tell(seat, LostReason.OVERLAP)
-        elif (
-            (presence is Presence.IN_USE or seat.overslept)
-            and better.hop
-            and not seat.told
-            and seat.ended_at > better.stamp
-        ):
+        elif seat.overslept and better.hop and not seat.told and seat.ended_at > better.stamp + SECOND:
+            # It was made because somebody waited, so it was used within a second.
             desk.note(FactKind.OVERLAP, seat.token, better.holder, "the last hold ended after the other token was made")
         self.machine.registrar.feed_elsewhere(seat.token, better)
 
