@@ -25,7 +25,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from softmutex.core.errors import ConfigError, SoftMutexError
-from softmutex.core.events import NodeId, Received, Started, from_seconds
+from softmutex.core.events import Instant, NodeId, Received, Started, from_seconds
 from softmutex.core.messages import Describe, Description, Message, Standing
 from softmutex.runtime.seat import Seat
 from softmutex.runtime.terms import Terms
@@ -54,11 +54,21 @@ class Inquiry:
         self.rounds = 0
 
 
+class Introduction:
+    """Messages about a mutex that nobody has described yet, and who was asked to, and when."""
+
+    __slots__ = ("asked", "kept")
+
+    def __init__(self) -> None:
+        self.asked: dict[NodeId, Instant] = {}
+        self.kept: list[Received] = []
+
+
 class Founding:
     def __init__(self, life: Life) -> None:
         self._life = life
         self._inquiries: dict[str, Inquiry] = {}
-        self._kept: dict[str, list[Received]] = {}  # messages about mutexes that were not described yet
+        self._introductions: dict[str, Introduction] = {}
 
     # --- the application opens a mutex ------------------------------------------------------------------------------
 
@@ -66,10 +76,10 @@ class Founding:
         """Starts the machine of a mutex that nobody here has heard of, now or after the others were asked."""
         life = self._life
         others = [id for id in life.members if id != life.id]
-        kept = self._kept.pop(seat.name, None)
-        if kept or len(others) > ASKED_MAX or not life.knows_everybody():
+        introduction = self._introductions.pop(seat.name, None)
+        if introduction is not None or len(others) > ASKED_MAX or not life.knows_everybody():
             self._start(seat, founder=False)
-            for received in kept or ():
+            for received in introduction.kept if introduction else ():
                 life.handle(seat, received)
         elif not others:
             self._start(seat, founder=True)
@@ -104,22 +114,25 @@ class Founding:
     # --- a peer's message is about a mutex that nobody opened here --------------------------------------------------
 
     def keep(self, name: str, received: Received) -> None:
-        """Keeps the message until its sender has told what the mutex is."""
-        kept = self._kept.get(name)
-        if kept is None:
-            if len(self._kept) >= UNDESCRIBED_MAX:
-                self._life.drop("undescribed")
+        """Keeps the message until somebody has told what the mutex is: its sender, or that of the next message."""
+        life, sender = self._life, received.sender
+        introduction = self._introductions.get(name)
+        if introduction is None:
+            if len(self._introductions) >= UNDESCRIBED_MAX:
+                life.drop("undescribed")
                 return
-            kept = self._kept[name] = []
-            self._life.transmit(received.sender, name, Describe(founding=False))
-            self._life.timers.set(("introduction", name), self._life.now() + INTRODUCTION, self._forget, name)
-        if len(kept) < KEPT_MAX:
-            kept.append(received)
+            introduction = self._introductions[name] = Introduction()
+            life.timers.set(("introduction", name), life.now() + INTRODUCTION, self._forget, name)
+        if life.now() - introduction.asked.get(sender, 0) >= ANSWER and len(introduction.asked) < KEPT_MAX:
+            introduction.asked[sender] = life.now()
+            life.transmit(sender, name, Describe(founding=False))
+        if len(introduction.kept) < KEPT_MAX:
+            introduction.kept.append(received)
         else:
-            self._life.drop("undescribed")
+            life.drop("undescribed")
 
     def _forget(self, name: str) -> None:
-        self._life.drop("undescribed", len(self._kept.pop(name, ())))
+        self._life.drop("undescribed", len(self._introductions.pop(name).kept))
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
@@ -153,7 +166,7 @@ class Founding:
         seat = self._life.seats.get(name)
         if seat is not None:
             self._compare(seat, sender, said)
-        elif said.standing is not Standing.UNKNOWN and name in self._kept:
+        elif said.standing is not Standing.UNKNOWN and name in self._introductions:
             self._take_part(name, sender, said)
 
     def _is_refused(self, inquiry: Inquiry, sender: NodeId, said: Description) -> bool:
@@ -168,19 +181,17 @@ class Founding:
 
     def _take_part(self, name: str, sender: NodeId, said: Description) -> None:
         life = self._life
+        life.timers.cancel(("introduction", name))
+        kept = self._introductions.pop(name).kept
         try:
             seat = life.make_seat(name, Terms.described(said))
         except (SoftMutexError, ValueError, TypeError) as error:
-            life.tell(
-                "terms", f"this node cannot take part in the mutex {name!r} as {life.call(sender)} runs it: {error}"
-            )
-            self._kept.pop(name, None)
-        else:
-            life.timers.cancel(("introduction", name))
-            kept = self._kept.pop(name)
-            self._start(seat, founder=False)
-            for received in kept:
-                life.handle(seat, received)
+            why = f"this node cannot take part in the mutex {name!r} as {life.call(sender)} runs it: {error}"
+            life.tell("terms", why, once=f"terms {name}")
+            return
+        self._start(seat, founder=False)
+        for received in kept:
+            life.handle(seat, received)
 
     # --- different terms --------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import pytest
 
 from softmutex import ConfigError, Node, SoftMutex, Timing
 from softmutex.core.events import Token
-from softmutex.core.messages import Commit, Describe, Description, Offer, Standing
+from softmutex.core.messages import Accept, Commit, Describe, Description, Offer, Standing
 from softmutex.core.wire import Frame, encode
 from softmutex.runtime.seat import Seat
 from softmutex.testing import MemoryNetwork, in_virtual_time
@@ -135,6 +135,24 @@ async def test_an_algorithm_that_is_not_here_is_told_of_and_the_node_stays_out(
     await stranger.close()
 
 
+async def test_who_was_asked_what_a_mutex_is_and_leaves_without_a_word_holds_nobody_up(
+    no_leaks: None, network: MemoryNetwork
+):
+    first, second = Stranger(network.transport("first"), 11), Stranger(network.transport("second"), 12)
+    await first.open()
+    await second.open()
+    async with node_on(network, leave_timeout=0.1) as node:
+        for stranger in (first, second):
+            frame = Frame(stranger.id, node.id, "x", Offer(stranger.id, TOKEN))
+            stranger.transport.send(node.address, encode(frame))
+            await stranger.hear(Describe)
+        said = Description(Standing.KNOWN, "wandering", 1, 10**9, 10)
+        second.transport.send(node.address, encode(Frame(second.id, node.id, "x", said)))
+        await first.hear(Accept)  # what came before the description was kept, and is answered now
+    await first.close()
+    await second.close()
+
+
 @in_virtual_time
 async def test_what_is_kept_for_undescribed_mutexes_is_bounded_and_forgotten():
     network = MemoryNetwork()
@@ -145,11 +163,11 @@ async def test_what_is_kept_for_undescribed_mutexes_is_bounded_and_forgotten():
             for _ in range(20):
                 crowd.send(node.address, encode(Frame(5, node.id, f"m{number}", Offer(number, TOKEN))))
         await asyncio.sleep(0.1)
-        kept = node.life().founding._kept
-        assert len(kept) == 64
-        assert max(map(len, kept.values())) == 8
+        introductions = node.life().founding._introductions
+        assert len(introductions) == 64
+        assert max(len(each.kept) for each in introductions.values()) == 8
         await asyncio.sleep(3)
-        assert not kept
+        assert not introductions
         assert node.statistics().dropped["undescribed"] == 2000
         assert not node.life().seats
     await crowd.aclose()
