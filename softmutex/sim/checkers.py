@@ -13,8 +13,8 @@ overlap    No more than `slots` run A, but in the wake of a disturbance.
 evidence   Whoever overlapped is told (granted not `alone`, a `Lose`, a note), and nobody of an overlap that was not.
 
 Disturbances are losses, kills, pauses, cuts, clocks at other rates; not delay, jitter, duplication or churn in good
-order. Their wake is `Scenario.grace_s`. Two holders who could not hear each other while they overlapped (cut off, or one
-paused), or of whom one was killed, could not be told: they are counted as `untold`, and break no law.
+order. Their wake is `Scenario.grace_s`. Two holders who could not hear each other while they overlapped (a cut, a
+pause), or of whom one was killed, could not be told: they are counted as `untold`, and break no law.
 """
 
 from __future__ import annotations

@@ -81,10 +81,10 @@ class Scenario:
             wrong.append(f"{self.nodes} nodes cannot exclude one another: give at least 2")
         wrong += [
             f"{_flag(name)} is {value:g}: give a number of seconds above 0"
-            for name, value in (("duration_s", self.duration_s), ("op_s", self.op_s))
-            if not _finite(value) or value <= 0
+            for name, value in (("duration_s", self.duration_s), ("op_s", self.op_s), ("patience_s", self.patience_s))
+            if value is not None and (not _finite(value) or value <= 0)
         ]
-        for name in ("delay_s", "settle_s", "detection_s", "skip_s", "min_interval_s", "max_interval_s", "patience_s"):
+        for name in ("delay_s", "settle_s", "detection_s", "skip_s", "min_interval_s", "max_interval_s"):
             value = getattr(self, name)
             if value is not None and (not _finite(value) or value < 0):
                 wrong.append(f"{_flag(name)} is {value:g}: give a number of seconds, 0 or above")
@@ -176,7 +176,10 @@ class Scenario:
         fields["faults"] = tuple(fault_from_json(fault) for fault in data.get("faults", ()))
         if data.get("laws") is not None:
             fields["laws"] = tuple(data["laws"])
-        return cls(**fields)
+        try:
+            return cls(**fields)
+        except TypeError as error:  # a text where a number belongs
+            raise ConfigError(f"this is no scenario: {error}") from error
 
 
 def _finite(value: float) -> bool:

@@ -50,7 +50,7 @@ def numbers_in(value: Any, out: list[int]) -> None:
         for each in value:
             numbers_in(each, out)
     elif value is None:
-        out.append(MASK)
+        out += (MASK, 0)
     else:
         raise TypeError(f"a message with a {type(value).__name__} in it ({value!r}) has no place in a trace")
 

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from softmutex.core.errors import SoftMutexError
+from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.core.events import to_seconds
 from softmutex.sim.result import Result
 from softmutex.sim.run import Progress, simulate
@@ -93,7 +93,10 @@ def read(path: Path) -> Trace:
     footer = _parse(path, unpack.unused_data) if unpack.eof else {}
     if "digest" not in footer:
         raise BadTrace(f"{path} ends too early: the run that wrote it was broken off. Write it anew with --trace")
-    return Trace(Scenario.from_json(header["scenario"]), data, footer["events"], footer["digest"])
+    try:
+        return Trace(Scenario.from_json(header["scenario"]), data, footer["events"], footer["digest"])
+    except (ConfigError, KeyError) as error:
+        raise BadTrace(f"{path} is damaged: {error}") from error
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:

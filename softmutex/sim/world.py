@@ -162,7 +162,7 @@ class World:
             self.events += 1
             if effects:
                 perform(node, effects, at)
-            if kind is Released and self._saturated:
+            if self._saturated and (kind is Released or kind is Withdrawn):
                 demand.again(self, node)
 
     def _is_due(self, node: SimNode, timer: Timer, at: Instant) -> bool:
