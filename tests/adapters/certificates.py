@@ -10,6 +10,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 DAY = datetime.timedelta(days=1)
+MAY_SIGN_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 def make_certificates(folder: Path) -> tuple[Path, Path, Path]:
@@ -45,7 +56,13 @@ def _certificate(
         .not_valid_after(now + DAY)
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
     )
-    if not is_authority:
+    # Python 3.13 refuses certificates that do not say whose key they hold and whose signed them.
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    builder = builder.add_extension(signer, critical=False)
+    if is_authority:
+        builder = builder.add_extension(MAY_SIGN_CERTIFICATES, critical=True)
+    else:
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
         builder = builder.add_extension(names, critical=False)
     return builder.sign(issuer_key, hashes.SHA256())
