@@ -95,9 +95,9 @@ def watched(machine: Any, log: Log) -> Any:
             log.visit(self._me, token, now)
             return bool(super()._spurious(token, now))
 
-        def _made(self, token: Token) -> None:
+        def _made(self, token: Token, regenerated: bool) -> None:
             log.made[token.id] = token.stamp
-            super()._made(token)
+            super()._made(token, regenerated)
 
     return Watched
 
@@ -170,18 +170,19 @@ def steps(spans: Iterable[tuple[float, float]]) -> list[tuple[float, int]]:
 
 
 def stabilisations(findings: Findings, calm_s: float) -> list[float]:
-    """For each loss of the only token: how long until, for more than `calm_s`, there was exactly one again."""
+    """For each loss of the only token: how long until, for more than `calm_s`, there was exactly one again. What lasts
+    until the next loss is counted as that long."""
     alive = findings.alive()
     every = findings.job.loss_every_s or 0.0
-    calm = [since for (since, level), (until, _) in pairwise(alive) if level == 1 and until - since > calm_s]
+    ended = [*alive, (findings.job.duration_s, 0)]
+    calm = [since for (since, level), (until, _) in pairwise(ended) if level == 1 and until - since > calm_s]
     out = []
     loss = every
     while loss < findings.job.duration_s:
         lost = next((since for since, level in alive if since >= loss - 10 and level == 0), None)
         if lost is not None and lost < loss + 20:
-            again = next((since for since in calm if since > lost), None)
-            if again is not None:
-                out.append(again - lost)
+            again = next((since for since in calm if since > lost), math.inf)
+            out.append(min(again, loss + every) - lost)
         loss += every
     return out
 

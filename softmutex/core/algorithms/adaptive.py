@@ -9,7 +9,7 @@ be seen by all, again and again (figure 1). So whoever makes a token waits longe
     silence for gen       gen *= growth                   1.5: and a token is made
 
 Where the seed's pseudo-code and its prose differ, the prose holds: the time of the last access is not reset by a skip,
-a node may use the same token again, precedence is by timestamp and then by id (decision 0003).
+a node may use the same token again, precedence is by timestamp and then by id (decision 0005).
 
 Invariants, with those of `walker.py`
     G1  gen >= max.
@@ -34,7 +34,7 @@ class Adaptive(Walker):
     name: ClassVar[str] = "adaptive"
     options: ClassVar[tuple[str, ...]] = (*Walker.options, "growth", "decay")
 
-    __slots__ = ("_decay", "_enabler", "_gen", "_growth", "_max", "_window")
+    __slots__ = ("_decay", "_gen", "_growth", "_max", "_window")
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -45,7 +45,6 @@ class Adaptive(Walker):
         self._max = constants.max_ns
         self._window = constants.min_ns
         self._gen = self._max
-        self._enabler: tuple[Instant, int] = (0, 0)  # key of the token that enabled the last run of A
 
     def _spurious(self, token: Token, now: Instant) -> bool:
         return now - self._last_access < self._window and self._enabler < (token[1], token[2])
@@ -60,8 +59,6 @@ class Adaptive(Walker):
     def _restart(self, now: Instant) -> Instant:
         return now + self._gen
 
-    def _accessed(self, token: Token) -> None:
-        self._enabler = (token[1], token[2])
-
-    def _regenerating(self) -> None:
-        self._gen = int(self._gen * self._growth)
+    def _made(self, token: Token, regenerated: bool) -> None:
+        if regenerated:
+            self._gen = int(self._gen * self._growth)

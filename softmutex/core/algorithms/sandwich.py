@@ -60,7 +60,8 @@ class Sandwich(Walker):
         self._visits = (*others, key)[-HISTORY:]
 
     def _heard(self, now: Instant) -> Instant:
-        left = self._due - max(now, self._heard_at + self._min)
+        runs_since = self._heard_at + self._min
+        left = self._due - (now if now > runs_since else runs_since)
         if left <= 0:  # it had run out already, and the token came before the timer did
             left = exponential(self._rng, self._generate)
         self._heard_at = now
@@ -70,5 +71,5 @@ class Sandwich(Walker):
         self._heard_at = now
         return now + self._min + exponential(self._rng, self._generate)
 
-    def _made(self, token: Token) -> None:
+    def _made(self, token: Token, regenerated: bool) -> None:
         self._remember(token.key)

@@ -29,6 +29,7 @@ Invariants
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Final, NoReturn
 
@@ -73,7 +74,7 @@ FOREVER: Final = 2**63
 ANSWER: Final = SECOND // 4  # how long to wait for an acknowledgement; seed 000 says skip, which may be too short
 
 
-class Walker:
+class Walker(ABC):
     """One mutex on one node. Subclasses say which tokens are `_spurious` and, with `_heard` and `_restart`, when the
     silence has lasted too long."""
 
@@ -85,6 +86,7 @@ class Walker:
         "_departed",
         "_direct",
         "_due",
+        "_enabler",
         "_epoch",
         "_handover",
         "_inbox",
@@ -127,31 +129,27 @@ class Walker:
         self._departed = False
         self._epoch = 0  # the highest generation seen
         self._last_access: Instant = LONG_AGO  # when A last began here
+        self._enabler: tuple[Instant, int] = (0, 0)  # key of the token that enabled it
         self._due: Instant = FOREVER  # when the silence will have lasted too long
         self._alarm: Instant = FOREVER  # when its timer looks next: at `_due` or earlier; FOREVER: not set
 
     # --- what each algorithm decides --------------------------------------------------------------------------------
 
+    @abstractmethod
     def _spurious(self, token: Token, now: Instant) -> bool:
         """Whether to discard this token, which was received just now. Asked once a visit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _heard(self, now: Instant) -> Instant:
         """A token is received. When, from now on, the silence will have lasted too long."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _restart(self, now: Instant) -> Instant:
         """The same where the silence begins without a token received: at the start, after making or using one."""
-        raise NotImplementedError
 
-    def _accessed(self, token: Token) -> None:
-        """A begins here, enabled by this token."""
-
-    def _made(self, token: Token) -> None:
-        """This token was made here."""
-
-    def _regenerating(self) -> None:
-        """The silence has lasted too long: a token is about to be made."""
+    @abstractmethod
+    def _made(self, token: Token, regenerated: bool) -> None:
+        """This token was made here, as the first one or after a silence."""
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -169,7 +167,7 @@ class Walker:
         elif isinstance(event, Received):
             self._receive(event[0], event[1], now, out)
         else:
-            self._handle_rarer(event, now, out)
+            self._rarer(event, now, out)
         if self._token is None:
             if self._running is not None or self._skipping or self._inbox:
                 self._breach("W1, W2, W3: no token is here, yet something goes on as if one were")
@@ -179,12 +177,17 @@ class Walker:
             self._breach("W2: nothing will move this token on")
         return out
 
-    def _handle_rarer(self, event: Event, now: Instant, out: list[Effect]) -> None:
+    def _rarer(
+        self,
+        event: Requested | Released | Withdrawn | Started | MembersChanged | Leaving,
+        now: Instant,
+        out: list[Effect],
+    ) -> None:
         match event:
             case Requested(request):
                 self._waiting += (request,)
                 if self._token is not None and self._running is None:
-                    self._serve(now, out)
+                    self._serve(self._token, now, out)
             case Released(request, baggage):
                 self._release(request, baggage, now, out)
             case Withdrawn(request):
@@ -192,14 +195,12 @@ class Walker:
             case Started(founder):
                 self._listen(self._restart(now), out)
                 if founder:
-                    self._make("the first one", now, out)
+                    self._make(now, out, regenerated=False)
             case MembersChanged():
                 if self._token is not None and self._running is None and not self._skipping:
-                    self._serve(now, out)  # it was parked
+                    self._serve(self._token, now, out)  # it was parked
             case Leaving():
                 self._leave(now, out)
-            case Fired() | Received():
-                self._breach("the frequent events are handled where they arrive")
 
     def view(self) -> View:
         held = () if self._token is None else (self._token,)
@@ -245,7 +246,7 @@ class Walker:
             self._gone(now, out)
         elif self._token is None:
             self._token = outcome.token
-            self._serve(now, out)
+            self._serve(outcome.token, now, out)
         else:
             self._queue(outcome.token, out)
 
@@ -259,7 +260,7 @@ class Walker:
         if due < self._alarm:
             self._listen(due, out)
         else:
-            self._due = due
+            self._due = due  # the timer stays, and looks again when it fires
         if self._spurious(token, now):
             out.append(Note(FactKind.DISCARDED, token))
             self._next_in_line(now, out)
@@ -298,11 +299,8 @@ class Walker:
 
     # --- a token is here ---------------------------------------------------------------------------------------------
 
-    def _serve(self, now: Instant, out: list[Effect]) -> None:
+    def _serve(self, token: Token, now: Instant, out: list[Effect]) -> None:
         """A token is here and not in use: use it if somebody here may, else see that it moves on."""
-        token = self._token
-        if token is None:
-            return
         if self._waiting and now - self._last_access >= self._pause and not self._leaving:
             if self._skipping:
                 self._skipping = False
@@ -317,7 +315,7 @@ class Walker:
         self._running = request
         self._overlapped = False
         self._last_access = now
-        self._accessed(token)
+        self._enabler = (token[1], token[2])
         out.append(Grant(request, token))
 
     def _release(self, request: RequestId, baggage: bytes, now: Instant, out: list[Effect]) -> None:
@@ -332,7 +330,7 @@ class Walker:
         """The token that is here goes to a random other member, if there is one."""
         token = self._token
         if token is None:
-            return
+            self._breach("W2: a token is to move on, and none is here")
         to = pick_other(self._members, self._me, self._rng)
         if to == NOBODY:
             self._park(token, now, out)
@@ -372,6 +370,7 @@ class Walker:
 
     def _leave(self, now: Instant, out: list[Effect]) -> None:
         self._leaving = True
+        self._due = FOREVER
         self._handover.renounce(out)
         if self._token is None:
             self._next_in_line(now, out)
@@ -384,11 +383,9 @@ class Walker:
     # --- no token is here --------------------------------------------------------------------------------------------
 
     def _listen(self, due: Instant, out: list[Effect]) -> None:
-        """Times the silence. A timer that is set for an earlier moment stays: it looks again when it fires."""
-        self._due = due
-        if due < self._alarm:
-            self._alarm = due
-            out.append(SetTimer(SILENCE, due))
+        """Times the silence, which will have lasted too long at `due`, earlier than any timer is set for."""
+        self._due = self._alarm = due
+        out.append(SetTimer(SILENCE, due))
 
     def _on_silence(self, now: Instant, out: list[Effect]) -> None:
         self._alarm = FOREVER
@@ -399,17 +396,17 @@ class Walker:
         elif now < self._due:
             self._listen(self._due, out)
         else:
-            self._regenerating()
-            self._make("none was seen for too long", now, out)
+            self._make(now, out, regenerated=True)
             self._listen(self._restart(now), out)
 
-    def _make(self, why: str, now: Instant, out: list[Effect]) -> None:
+    def _make(self, now: Instant, out: list[Effect], regenerated: bool) -> None:
         self._epoch += 1
         token = Token(self._epoch, now, int(self._rng.random() * 2**53), 0)
-        self._made(token)
+        self._made(token, regenerated)
         self._token = token
+        why = "none was seen for too long" if regenerated else "the first one"
         out.append(Note(FactKind.GENERATED, token, detail=why))
-        self._serve(now, out)
+        self._serve(token, now, out)
 
     def _breach(self, what: str) -> NoReturn:
         raise InvariantBreach(f"{self.name}, node {self._me}: {what} ({self.view()})")

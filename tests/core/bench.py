@@ -1,0 +1,143 @@
+"""One machine on a bench: events are put in by hand, effects are looked at, timers fire when told to.
+
+The times of these tests are small numbers of seconds; op is 4 s and nodes_max 300, so min is 600 s and max 1800 s.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from softmutex.core.events import (
+    SECOND,
+    CancelTimer,
+    Depart,
+    Effect,
+    Event,
+    FactKind,
+    Fired,
+    Grant,
+    Instant,
+    Lose,
+    Note,
+    Received,
+    Released,
+    Requested,
+    Send,
+    SetTimer,
+    Started,
+    TimerName,
+    Token,
+)
+from softmutex.core.machine import Algorithm, Setup
+from softmutex.core.messages import Message, Offer
+from softmutex.core.timing import Timing
+
+E = TypeVar("E", bound=Effect)
+START = 1_000_000  # seconds; no test begins at 0, which could be taken for "never"
+
+
+def token(stamp: float, token_id: int = 1, hop: int = 0, epoch: int = 1) -> Token:
+    return Token(epoch, round(stamp * SECOND), token_id, hop)
+
+
+class Bench:
+    def __init__(
+        self,
+        machine: type[Algorithm],
+        *,
+        members: Iterable[int] = (1, 2, 3),
+        me: int = 1,
+        passing: str = "direct",
+        timing: Timing | None = None,
+        seed: int = 1,
+        **options: Any,
+    ) -> None:
+        self.members = list(members)
+        if machine.name != "random-access":
+            options = {"passing": passing, **options}
+        self.rng = random.Random(seed)
+        self.machine = machine(Setup(me, self.members, self.rng, timing or Timing(), options))
+        self.me = me
+        self.now_s: float = START
+        self.timers: dict[TimerName, Instant] = {}
+        self.effects: list[Effect] = []
+        self.everything: list[Effect] = []
+
+    @property
+    def now(self) -> Instant:
+        return round(self.now_s * SECOND)
+
+    def at(self, seconds: float) -> Bench:
+        """Puts the clock to so many seconds after the start."""
+        assert START + seconds >= self.now_s, "time never runs backwards"
+        self.now_s = START + seconds
+        return self
+
+    def handle(self, event: Event) -> list[Effect]:
+        self.effects = list(self.machine.handle(event, self.now))
+        self.everything += self.effects
+        for effect in self.effects:
+            if isinstance(effect, SetTimer):
+                self.timers[effect.timer] = effect.at
+            elif isinstance(effect, CancelTimer):
+                del self.timers[effect.timer]
+        return self.effects
+
+    # --- events ---
+
+    def start(self, founder: bool = False) -> list[Effect]:
+        return self.handle(Started(founder))
+
+    def request(self, request: int = 1) -> list[Effect]:
+        return self.handle(Requested(request))
+
+    def release(self, request: int = 1, baggage: bytes = b"") -> list[Effect]:
+        return self.handle(Released(request, baggage))
+
+    def receive(self, message: Message, sender: int = 2) -> list[Effect]:
+        return self.handle(Received(sender, message))
+
+    def visit(self, visitor: Token, sender: int = 2) -> list[Effect]:
+        """The token comes, in the papers' own way."""
+        return self.receive(Offer(1, visitor), sender)
+
+    def fire(self, timer: TimerName) -> list[Effect]:
+        """The clock goes on to when the timer is due, and it fires."""
+        self.now_s = max(self.now_s, self.timers.pop(timer) / SECOND)
+        return self.handle(Fired(timer))
+
+    # --- effects of the last event ---
+
+    def all_of(self, kind: type[E]) -> list[E]:
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def one(self, kind: type[E]) -> E:
+        found = self.all_of(kind)
+        assert len(found) == 1, self.effects
+        return found[0]
+
+    @property
+    def granted(self) -> list[int]:
+        return [grant.request for grant in self.all_of(Grant)]
+
+    @property
+    def lost(self) -> list[int]:
+        return [lose.request for lose in self.all_of(Lose)]
+
+    @property
+    def departs(self) -> bool:
+        return bool(self.all_of(Depart))
+
+    @property
+    def passed(self) -> list[tuple[int, Token]]:
+        """(to whom, which token) in the papers' own way."""
+        return [(send.to, send.message.token) for send in self.all_of(Send) if isinstance(send.message, Offer)]
+
+    def noted(self, kind: FactKind) -> list[Note]:
+        return [note for note in self.all_of(Note) if note.kind is kind]
+
+    def due_in(self, timer: TimerName) -> float | None:
+        """Seconds from now; None: not set."""
+        return (self.timers[timer] - self.now) / SECOND if timer in self.timers else None
