@@ -334,6 +334,10 @@ class Life:
             options["when_isolated"] = when_isolated
         if "spot" in accepted:
             options["spot"] = keys.place_of(name)
+        if "slots" in accepted:
+            options["slots"] = terms.slots
+        elif terms.slots > 1:
+            raise ConfigError(f"the algorithm {terms.algorithm!r} has one slot only, and slots is {terms.slots}.")
         machine = machine_class(Setup(self.id, self.members, self.rng, terms.timing, options))
         seat = self.seats[name] = Seat(self, name, terms, machine)
         return seat

@@ -1,0 +1,113 @@
+"""Which key seals the frames of a node, and whether it may do without one."""
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+
+from softmutex import ConfigError, Node
+from softmutex.testing import MemoryNetwork
+from tests.runtime.group import until
+
+KEY = bytes(range(32))
+
+
+def key_file(path: Path, *keys: bytes) -> Path:
+    file = path / "key"
+    file.write_bytes(b"\n".join(base64.b64encode(key) for key in keys))
+    file.chmod(0o600)
+    return file
+
+
+def over_udp(port: int = 0, **options) -> Node:
+    return Node(
+        transport="udp://0.0.0.0:0?advertise=127.0.0.1", membership=f"static://127.0.0.1:{port or 1}", **options
+    )
+
+
+def on_loopback(**options) -> Node:
+    return Node(transport="udp://127.0.0.1:0", membership="static://127.0.0.1:1", **options)
+
+
+def port_of(node: Node) -> int:
+    return int(node.address.rpartition(":")[2])
+
+
+async def test_without_a_key_a_node_that_others_can_reach_does_not_start(no_leaks: None):
+    with pytest.raises(ConfigError, match=r"no group key.*SOFTMUTEX_KEY_FILE.*insecure=True"):
+        await over_udp().open()
+
+
+async def test_a_wildcard_counts_as_reachable_whatever_is_advertised(no_leaks: None):
+    with pytest.raises(ConfigError, match="no group key"):
+        await Node(transport="udp://0.0.0.0:0", advertise="127.0.0.1", membership="static://127.0.0.1:1").open()
+
+
+async def test_insecure_starts_with_a_warning(no_leaks: None, caplog: pytest.LogCaptureFixture):
+    async with over_udp(insecure=True):
+        assert "insecure=True: whoever reaches 127.0.0.1" in caplog.text
+
+
+async def test_on_loopback_no_key_is_wanted(no_leaks: None):
+    async with on_loopback() as node:
+        assert type(node.life().seal).__name__ == "Unsealed"
+    async with Node(transport="udp://localhost:0", membership="static://127.0.0.1:1"):
+        pass
+
+
+async def test_local_members_are_sealed_though_nobody_made_a_key(no_leaks: None, tmp_path: Path):
+    async with Node(membership=f"local://?directory={tmp_path}") as node:
+        assert type(node.life().seal).__name__ == "Sealer"
+
+
+@pytest.mark.parametrize("how", ["bytes", "path", "key_file", "variable"])
+async def test_members_of_one_key_meet(no_leaks: None, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch):
+    file = key_file(tmp_path, KEY)
+    options = {"bytes": {"key": KEY}, "path": {"key": file}, "key_file": {}, "variable": {}}[how]
+    url = f"?key_file={file}" if how == "key_file" else ""
+    if how == "variable":
+        monkeypatch.setenv("SOFTMUTEX_KEY_FILE", str(file))
+    here = Node(transport="udp://127.0.0.1:0", membership=f"static://127.0.0.1:1{url}", **options)
+    async with here, over_udp(port_of(here), key=KEY) as there:
+        await until(lambda: here.peers() and there.peers())
+
+
+async def test_members_of_another_key_do_not_meet_and_are_counted(no_leaks: None):
+    async with on_loopback(key=KEY) as here, over_udp(port_of(here), key=os.urandom(32)) as there:
+        await until(lambda: sum(here.statistics().dropped.values()))
+        assert (here.peers(), there.peers()) == ((), ())
+
+
+async def test_a_node_with_a_key_hears_no_plain_text(no_leaks: None):
+    async with on_loopback(key=KEY) as here, over_udp(port_of(here), insecure=True):
+        await until(lambda: here.statistics().dropped.get("not_sealed"))
+        assert here.peers() == ()
+
+
+async def test_a_key_file_of_several_keys_seals_with_the_first_and_opens_with_all(no_leaks: None, tmp_path: Path):
+    old, new = KEY, os.urandom(32)
+    file = key_file(tmp_path, old, new)
+    async with on_loopback(key=old) as here, over_udp(port_of(here), key=file) as there:
+        await until(lambda: here.peers() and there.peers())
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [(b"short", "has 5 bytes, and must have 32"), ("/no/such/file", "cannot be read")],
+)
+async def test_an_impossible_key_is_refused_with_a_remedy(no_leaks: None, key: bytes | str, said: str):
+    with pytest.raises(ConfigError, match=said):
+        await on_loopback(key=key).open()
+
+
+def test_a_key_is_never_shown():
+    with pytest.raises(ConfigError) as raised:
+        Node(key=12345678)  # type: ignore[arg-type]
+    assert "12345678" not in str(raised.value)
+
+
+async def test_an_instance_in_memory_needs_no_key(no_leaks: None):
+    network = MemoryNetwork()
+    async with Node(transport=network.transport(), membership=network.membership()):
+        pass
