@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from softmutex.core.errors import ConfigError
 from softmutex.core.messages import KINDS
 
-TARGETS = ("holder", "waiter", "passer", "both", "other", "random")
+TARGETS = ("holder", "waiter", "passer", "both", "first", "other", "random")
 
 
 @dataclass(frozen=True)

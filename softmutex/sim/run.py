@@ -24,7 +24,7 @@ from softmutex.sim.result import Result
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.spy import Spy, spied_on
 from softmutex.sim.tally import EPOCH
-from softmutex.sim.world import World
+from softmutex.sim.world import MachineFailed, World
 
 Progress = Callable[[float], None]  # from 0 to 1
 Sink = Callable[[bytes], None]
@@ -76,11 +76,11 @@ def _live(world: World, watch: Watch) -> float | None:
     gc.disable()  # nothing in the loop makes cycles, and a collection would look at every node
     try:
         return _two_phases(world, watch)
-    except Exception as error:  # A1: a machine raises nothing but what it promised, and that is a violation too
-        who = world.handling.id if world.handling else 0
-        text = str(error) if isinstance(error, InvariantBreach) else "".join(traceback.format_exception(error)).strip()
-        world.laws.illegal(world.now, who, f"{type(error).__name__}: {text}")
-        world.tally.freeze(world.now, world.sent)
+    except MachineFailed as failed:
+        cause = failed.__cause__
+        text = str(cause) if isinstance(cause, InvariantBreach) else "".join(traceback.format_exception(cause)).strip()
+        world.laws.illegal(world.now, failed.node, f"{type(cause).__name__}: {text}")
+        world.freeze()
         return None
     finally:
         if collecting:

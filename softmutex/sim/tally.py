@@ -85,7 +85,7 @@ class Tally:
         self._bereft_since: Instant | None = None  # the last live token was lost then, and nobody was granted since
         self._missed_since: Instant | None = None  # the same, and since then somebody waits
         self._last_commit: dict[int, tuple[NodeId, NodeId]] = {}
-        self._frozen = False
+        self.frozen = False
 
     # --- requests and runs of A --------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Tally:
         self.settled(now, sent)
 
     def _end_idling(self, now: Instant, sent: Mapping[type, int]) -> None:
-        if not self._frozen:
+        if not self.frozen:
             self.idle_time += now - self._idle_since
             self.idle_messages += sum(sent.values()) - self._messages_then
 
@@ -122,7 +122,7 @@ class Tally:
             self._bereft_since = self._missed_since = None
         if running.token is not None:
             self._appeared(running.token, now)
-        if not self._frozen:
+        if not self.frozen:
             node.acquired += 1
             self.waits.append(now - running.asked)
             if node.last_start:
@@ -131,7 +131,7 @@ class Tally:
 
     def ended(self, running: Running, now: Instant, sent: Mapping[type, int]) -> None:
         self.running.to(self.running.level - 1, now)
-        if self.holds is not None and not self._frozen:
+        if self.holds is not None and not self.frozen:
             asked, start = running.asked - EPOCH, running.start - EPOCH
             self.holds.append(Hold(running.node, running.request, asked, start, now - EPOCH, running.token))
         self.settled(now, sent)
@@ -211,4 +211,4 @@ class Tally:
             tuple(self.recoveries),
             tuple(self.outages),
         )
-        self._frozen = True
+        self.frozen = True

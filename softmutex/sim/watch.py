@@ -34,12 +34,10 @@ class Watcher:
     def __init__(
         self,
         scenario: Scenario,
-        write: Callable[[str], object] = sys.stderr.write,
-        sleep: Callable[[float], object] = time.sleep,
+        write: Callable[[str], object] | None = None,
     ) -> None:
         self._scenario = scenario
-        self._write = write
-        self._sleep = sleep
+        self._write = write or sys.stderr.write
         self._height = 0
 
     def __call__(self, world: World) -> None:
@@ -47,7 +45,7 @@ class Watcher:
         up = f"\x1b[{self._height}A" if self._height else ""
         self._write(up + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
         self._height = len(lines)
-        self._sleep(FRAME_S)
+        time.sleep(FRAME_S)
 
     def frame(self, world: World) -> list[str]:
         now_s = to_seconds(world.now - EPOCH)

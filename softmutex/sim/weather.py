@@ -40,14 +40,15 @@ def heal(world: World) -> None:
 def victims(world: World, target: str) -> list[SimNode]:
     """Whom it hits; nobody when there is no such node just now."""
     nodes = world.nodes
-    if target in ("holder", "passer", "both"):
+    if target in ("holder", "passer", "both", "first"):
         running = world.running[0] if world.running else None
         holder = running.node if running else _keeper(world)
         token = running.token if running else None
         if token is None and holder:
             token = next(iter(nodes[holder].machine.view().tokens), None)
         passer = world.tally.passed_by(token.id) if token else None
-        wanted = {"holder": [holder], "passer": [passer], "both": [holder, passer]}[target]
+        first = world.group.living[0]
+        wanted = {"holder": [holder], "passer": [passer], "both": [holder, passer], "first": [holder, first]}[target]
         found = [nodes[node_id] for node_id in dict.fromkeys(wanted) if node_id in nodes]
         return found if len(found) == len(wanted) else []
     pool = [

@@ -57,6 +57,14 @@ from softmutex.sim.scenario import Scenario
 from softmutex.sim.tally import EPOCH, Tally
 
 
+class MachineFailed(Exception):
+    """A machine raised, whatever its cause; it never may (A1)."""
+
+    def __init__(self, node: NodeId) -> None:
+        super().__init__(node)
+        self.node = node
+
+
 class World:
     """One run of one scenario, watched by the laws of these names. `sink` gets the bytes that the digest eats."""
 
@@ -82,7 +90,6 @@ class World:
         self.facts: dict[FactKind, int] = dict.fromkeys(FactKind, 0)
         self.events = 0
         self.laws = Laws(self, laws)
-        self.handling: SimNode | None = None  # whose machine is at work, if it should raise
         self.measured_sent: dict[type, int] = {}
         self.acquired: dict[NodeId, int] = {}
         self.rough = True  # the first phase: demand and faults go on
@@ -95,6 +102,8 @@ class World:
 
     def freeze(self) -> None:
         """The measured phase is over."""
+        if self.tally.frozen:
+            return
         self.tally.freeze(self.now, self.sent)
         self.measured_sent = dict(self.sent)
         self.acquired = {node.id: node.acquired for node in self.nodes.values()}
@@ -156,9 +165,11 @@ class World:
                 received(at, node.id, event[0], event[1])
             elif kind is not Timer and not self._admit(node, event, at):
                 continue
-            self.handling = node
             clock = node.clock
-            effects = node.machine.handle(event, at if clock is None else clock.shows(at))
+            try:
+                effects = node.machine.handle(event, at if clock is None else clock.shows(at))
+            except Exception as error:
+                raise MachineFailed(node.id) from error
             self.events += 1
             if effects:
                 perform(node, effects, at)

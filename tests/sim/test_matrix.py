@@ -1,0 +1,30 @@
+"""The fault matrix: whatever may go wrong, no law is broken by the default algorithm, and all that is asked for comes."""
+
+import os
+
+import pytest
+
+from softmutex.sim import simulate
+from softmutex.sim.report import violations
+from softmutex.sim.scenarios import MATRIX, command, scenario
+
+IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
+SEEDS = 200 if IN_CI else 6
+PAPERS = ("adaptive", "sandwich", "random-access")
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_wandering_keeps_every_law(name: str):
+    for seed in range(1, SEEDS + 1):
+        result = simulate(scenario(name, "wandering", seed))
+        assert not result.violation_count, violations(result, command(name, result.scenario))
+
+
+@pytest.mark.parametrize("algorithm", PAPERS)
+def test_the_papers_machines_survive_every_fault(algorithm: str):
+    """Their overlaps and their patience are what they are; but no illegal effect, and no request is forgotten."""
+    for name in MATRIX:
+        if not MATRIX[name].get("slots"):
+            changes = {"settle_s": 0.0, "laws": ("effects",), "nodes_max": 9}
+            result = simulate(scenario(name, algorithm, 1, **changes))
+            assert not result.violation_count, violations(result)
