@@ -158,6 +158,7 @@ class Handover:
 
     PROMISES: ClassVar[int] = 16
     MEMORY: ClassVar[int] = 64
+    ASKS: ClassVar[int] = 10  # enough for 40 % loss, where one round trip in three succeeds
 
     def __init__(
         self,
@@ -169,14 +170,15 @@ class Handover:
     ) -> None:
         """`patience`: how long to wait for an answer while nothing is known about the network (seed 000: skip).
 
-        FOUR_WAY learns the round trip (`patience.py`), resends at least `resends` times, the waits doubling, and gives
-        nobody up before 4 * patience of silence. THREE_WAY waits for just `patience`, 1 + `resends` times.
+        FOUR_WAY learns the round trip (`patience.py`). It resends `resends` times and until 4 * patience at least, then
+        asks, until `ASKS` more tries and 12 * patience at least. THREE_WAY waits `patience`, 1 + `resends` times.
         """
         self._me = me
         self._passing = passing
         self._limit = patience  # THREE_WAY
         self._patience = Patience(patience)  # FOUR_WAY
         self._resends = resends
+        self._silence = 4 * patience if passing is Passing.FOUR_WAY else 0  # give nobody up sooner
         self._last_nonce = int(rng.random() * 2**53)  # counted up from there: never the same twice in one life
         self._outgoing: dict[int, Outgoing] = {}
         self._promises: dict[tuple[NodeId, int], Promise] = {}
@@ -268,16 +270,15 @@ class Handover:
             return None
         outgoing.tries += 1
         silent_for = now - outgoing.since
+        resend = outgoing.tries <= self._resends or silent_for < self._silence
         if outgoing.stage is Stage.OFFERED:
-            if outgoing.tries > self._resends and (
-                self._passing is Passing.THREE_WAY or silent_for >= self._patience.longest
-            ):
+            if not resend:
                 del self._outgoing[outgoing.nonce]
                 return self._failed(outgoing, "no answer", out)
             self._send_offer(outgoing, now, out)
-        elif outgoing.tries <= self._resends:
+        elif resend:
             self._send_commit(outgoing, now, out)
-        elif outgoing.tries <= 2 * self._resends + 1 or silent_for < 2 * self._patience.longest:
+        elif outgoing.tries <= self._resends + self.ASKS or silent_for < 3 * self._silence:
             out.append(Send(outgoing.to, Ask(outgoing.nonce, outgoing.reply)))
             self._set_timer(outgoing, now, out)
         else:

@@ -5,7 +5,7 @@ estimate as TCP has it (a smoothed round trip and its deviation) with Karn's rul
 more than once teaches nothing but more patience, since nobody knows which copy was answered.
 
 One estimate serves all peers of a node. A far peer among near ones costs needless resends, not failure: the waits
-double, and nobody is given up before `longest` has passed in silence.
+double, and whoever gives up should do so by the clock as well as by the count.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from softmutex.core.events import Duration
 
 class Patience:
     def __init__(self, first: Duration) -> None:
-        """`first` while nothing is known; from then on between first/16 and `longest`, 4 * first."""
-        self.longest = 4 * first
+        """`first` while nothing is known; from then on from first/16 to 4 * first."""
+        self._first = first
+        self._longest = 4 * first
         self._shortest = first // 16
         self._wait = first
         self._round_trip: Duration | None = None  # smoothed
         self._deviation: Duration = 0
 
     def wait(self, tries: int) -> Duration:
-        """How long to wait for the answer to what has been sent 1 + `tries` times."""
-        return min(self._wait << tries, self.longest)
+        """How long to wait for the answer to what has been sent 1 + `tries` times.
+
+        It doubles, but not far beyond `first`: on a fast network that loses much, many tries are worth more.
+        """
+        return min(self._wait << tries, max(self._first, 2 * self._wait), self._longest)
 
     def learn(self, round_trip: Duration, tries: int) -> None:
         """An answer came, `round_trip` after the first of 1 + `tries` copies was sent."""
@@ -38,4 +42,4 @@ class Patience:
             self._round_trip += (round_trip - self._round_trip) // 8
         # Twice the usual round trip at least: on a network without jitter the deviation shrinks to nothing.
         usual = self._round_trip + max(self._round_trip, 4 * self._deviation)
-        self._wait = min(max(usual, self._shortest), self.longest)
+        self._wait = min(max(usual, self._shortest), self._longest)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import CancelTimer, Effect, NodeId, Send, SetTimer, TimerName, Token
 from softmutex.core.handover import Failed, Gone, Handover, Outgoing, Passing, Stage, Taken
-from softmutex.core.messages import Accept, Done, Message, Refuse, Void
+from softmutex.core.messages import Message
 
 TOKEN = Token(epoch=0, stamp=7, id=7, hop=0)
 NOW = 0
@@ -33,15 +33,15 @@ NOW = 0
 @dataclass(frozen=True)
 class Bounds:
     nodes: int = 2
-    attempts: int = 3  # hand-overs begun, all nodes together
+    attempts: int = 2  # hand-overs begun, all nodes together
     resends: int = 1
+    asks: int = 2
     replies: int = 3  # promises made by one node (an offer delivered again after it was forgotten is a new promise)
     promises: int = 2  # remembered at a time
     memory: int = 8
     early: bool = False  # pipelined: offers while the token is in use, withdrawals
     refusals: bool = False
     impostors: bool = False  # every message is delivered under other names too
-    prune: bool = True  # take out answers that can no longer matter, see `_deaf`
     finish: bool = True  # check that it can finish; not where a memory of one makes senders give up
 
 
@@ -95,7 +95,7 @@ class Found(AssertionError):
 
 class State(NamedTuple):
     nodes: tuple[int, ...]
-    network: int  # bit set of every message that can still arrive
+    network: int  # bit set of every message ever sent
     taken: int  # bit set of hops
     gone: bool
 
@@ -114,7 +114,7 @@ class Explorer:
     def __init__(self, variant: type[Handover], passing: Passing, bounds: Bounds) -> None:
         self.bounds = bounds
         self.passing = passing
-        limits = {"PROMISES": bounds.promises, "MEMORY": bounds.memory}
+        limits = {"PROMISES": bounds.promises, "MEMORY": bounds.memory, "ASKS": bounds.asks}
         self.variant: type[Handover] = type(variant.__name__, (variant,), limits)
         self.members = tuple(range(1, bounds.nodes + 1))
         self.nodes: list[NodeState] = []
@@ -123,7 +123,6 @@ class Explorer:
         self.posted_bits: dict[Posted, int] = {}
         self.steps: dict[tuple[NodeId, int, Act], Step] = {}
         self.choices: dict[tuple[NodeId, int], list[Act]] = {}
-        self.deaf: dict[tuple[NodeId, int], int] = {}
         self.finishes: dict[tuple[int, ...], str] = {}
         self.visited = 0
         self.deepest = 0
@@ -161,8 +160,12 @@ class Explorer:
                 if step.taken and state.taken >> step.taken & 1:
                     raise Found(self._story(f"hop {step.taken} is taken twice", Path(act, path)))
                 nodes = (*state.nodes[:index], step.after, *state.nodes[index + 1 :])
-                network = (state.network | step.sent) & ~self._deaf(node, step.after)
-                after = State(nodes, network, state.taken | (step.taken and 1 << step.taken), state.gone or step.gone)
+                after = State(
+                    nodes,
+                    state.network | step.sent,
+                    state.taken | (step.taken and 1 << step.taken),
+                    state.gone or step.gone,
+                )
                 if after != state:
                     yield act, after
 
@@ -208,28 +211,6 @@ class Explorer:
         made = state.last_nonce - self._fresh(posted.to).last_nonce
         return posted.kind != "Offer" or made < state.begun + self.bounds.replies
 
-    def _deaf(self, node: NodeId, frozen: int) -> int:
-        """Answers to hand-overs that this node has finished with can never matter again: they are taken out.
-
-        Sound as long as nonces do not come back; a test holds that it hides no state of any node.
-        """
-        known = self.deaf.get((node, frozen)) if self.bounds.prune else 0
-        if known is not None:
-            return known
-        state = self.nodes[frozen]
-        open_nonces = {outgoing[0] for outgoing in state.outgoing}
-        mask = 0
-        for index, posted in enumerate(self.posted):
-            if (
-                posted.to == node
-                and isinstance(posted.message, Accept | Done | Refuse | Void)
-                and posted.message.nonce < state.last_nonce
-                and posted.message.nonce not in open_nonces
-            ):
-                mask |= 1 << index
-        self.deaf[node, frozen] = mask
-        return mask
-
     # --- the checks --------------------------------------------------------------------------------------------------
 
     def _check(self, state: State, path: Path | None) -> None:
@@ -256,7 +237,7 @@ class Explorer:
     def _finish(self, frozen: tuple[int, ...]) -> str:
         nodes = list(frozen)
         last_ask = any(
-            Stage(outgoing[4]) is Stage.COMMITTED and outgoing[6] > 2 * self.bounds.resends
+            Stage(outgoing[4]) is Stage.COMMITTED and outgoing[6] >= self.bounds.resends + self.bounds.asks
             for node in frozen
             for outgoing in self.nodes[node].outgoing
         )
@@ -317,7 +298,6 @@ class Explorer:
         if posted not in self.posted_bits:
             self.posted_bits[posted] = 1 << len(self.posted)
             self.posted.append(posted)
-            self.deaf.clear()
         return self.posted_bits[posted]
 
     def _step(self, node: NodeId, frozen: int, act: Act) -> Step:

@@ -1,0 +1,96 @@
+"""The hand-over, explored: within the bounds below, every interleaving with loss, repetition, delay and reordering.
+
+`pytest tests/handover/test_model.py -s` prints how many states were visited; SOFTMUTEX_DEEP=1 takes ten minutes more.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import pytest
+
+from softmutex.core.handover import Handover, Passing
+from tests.handover.broken import BREAKAGES, Breakage
+from tests.handover.explorer import Bounds, Explorer, Found
+
+THREE, FOUR = Passing.THREE_WAY, Passing.FOUR_WAY
+DEEP = bool(os.environ.get("SOFTMUTEX_DEEP"))
+
+# What a search must have met, or it has proved nothing: (act or message, outcome).
+BASIC = {("Commit", "Taken"), ("fire", "Failed"), ("Commit", "NoneType")}
+CONFIRMED = BASIC | {("Done", "Passed"), ("Void", "Failed"), ("fire", "Gone"), ("Ask", "NoneType")}
+PROVEN = CONFIRMED | {("Offer", "Passed")}
+REFUSED = {("Refuse", "Failed")}
+
+# Senders give up where a receiver forgets at once: then only safety is checked.
+FORGETFUL: dict[str, Any] = {"promises": 1, "memory": 1, "finish": False}
+
+
+class Search(NamedTuple):
+    name: str
+    passing: Passing
+    bounds: Bounds
+    states: int  # at least so many must be visited
+    meets: set[tuple[str, str]]
+
+
+SEARCHES = [
+    Search("two nodes", FOUR, Bounds(attempts=5), 60_000, PROVEN),
+    Search("two nodes, more resends", FOUR, Bounds(attempts=4, resends=2), 11_000, PROVEN),
+    Search("two nodes, 3-way", THREE, Bounds(attempts=5), 14_000, BASIC | {("Accept", "Passed")}),
+    Search("three nodes", FOUR, Bounds(nodes=3, attempts=3), 12_000, PROVEN),
+    Search("three nodes, longer", FOUR, Bounds(nodes=3, attempts=4, resends=0), 130_000, PROVEN),
+    Search("three nodes, 3-way", THREE, Bounds(nodes=3, attempts=4), 30_000, BASIC),
+    Search("refusals", FOUR, Bounds(nodes=3, attempts=3, refusals=True), 90_000, PROVEN | REFUSED),
+    Search("refusals, 3-way", THREE, Bounds(nodes=3, attempts=3, refusals=True), 20_000, BASIC | REFUSED),
+    Search("pipelined", FOUR, Bounds(attempts=3, resends=0, early=True), 85_000, PROVEN),
+    Search("pipelined, refusals", FOUR, Bounds(nodes=3, early=True, refusals=True), 80_000, PROVEN | REFUSED),
+    Search("pipelined, 3-way", THREE, Bounds(attempts=3, early=True), 70_000, BASIC | {("commit", "Passed")}),
+    Search("impostors", FOUR, Bounds(nodes=3, resends=0, early=True, impostors=True), 180_000, CONFIRMED),
+    Search("short memory", FOUR, Bounds(attempts=4, replies=4, **FORGETFUL), 24_000, PROVEN),
+    Search("short memory, three nodes", FOUR, Bounds(nodes=3, attempts=3, **FORGETFUL), 15_000, PROVEN),
+    Search("short memory, pipelined", FOUR, Bounds(attempts=3, resends=0, early=True, **FORGETFUL), 120_000, PROVEN),
+]
+DEEPER = [
+    Search("two nodes, deep", FOUR, Bounds(attempts=6), 370_000, PROVEN),
+    Search("three nodes, deep", FOUR, Bounds(nodes=3, attempts=4), 180_000, PROVEN),
+    Search("two nodes, 3-way, deep", THREE, Bounds(attempts=7), 380_000, BASIC),
+    Search("three nodes, 3-way, deep", THREE, Bounds(nodes=3, attempts=5), 340_000, BASIC),
+    Search("pipelined, deep", FOUR, Bounds(attempts=3, early=True, refusals=True), 2_700_000, PROVEN | REFUSED),
+    Search("impostors, deep", FOUR, Bounds(nodes=3, early=True, refusals=True, impostors=True), 2_000_000, CONFIRMED),
+    Search("short memory, deep", FOUR, Bounds(attempts=5, replies=4, **FORGETFUL), 270_000, PROVEN),
+    Search("short memory, pipelined, deep", FOUR, Bounds(attempts=3, early=True, **FORGETFUL), 500_000, PROVEN),
+]
+
+
+@pytest.mark.timeout(1800 if DEEP else 120)
+@pytest.mark.parametrize("search", SEARCHES + DEEPER * DEEP, ids=lambda search: search.name)
+def test_at_most_one_node_may_ever_use_a_token_and_every_hand_over_can_end(search: Search):
+    explorer = Explorer(Handover, search.passing, search.bounds)
+    explorer.explore()
+    print(f"{search.name}: {explorer.visited} states, depth {explorer.deepest}, {explorer.transitions} steps")  # noqa: T201
+    assert explorer.visited >= search.states
+    assert search.meets <= explorer.happened
+
+
+@pytest.mark.parametrize("broken", BREAKAGES, ids=lambda broken: f"{broken.variant.__name__}, {broken.passing}")
+def test_the_explorer_catches_what_is_broken_on_purpose(broken: Breakage):
+    with pytest.raises(Found, match=broken.symptom):
+        Explorer(broken.variant, broken.passing, broken.bounds).explore()
+    Explorer(Handover, broken.passing, broken.bounds).explore()  # and it is the breakage that was caught
+
+
+def test_a_found_story_can_be_followed():
+    broken = next(broken for broken in BREAKAGES if broken.variant.__name__ == "ResumesInsteadOfAsking")
+    with pytest.raises(Found) as found:
+        Explorer(broken.variant, broken.passing, broken.bounds).explore()
+    assert str(found.value).splitlines() == [
+        "ResumesInsteadOfAsking, 4-way: nodes [1, 2] may both use the token",
+        "  1. give at 1 (2)",
+        "  2. deliver Offer(1001, hop=0, False) from 1 to 2",
+        "  3. deliver Accept(1001, 2001) from 2 to 1",
+        "  4. fire at 1 (('handover', 1001))",
+        "  5. fire at 1 (('handover', 1001))",
+        "  6. deliver Commit(1001, 2001, hop=0) from 1 to 2",
+    ]
