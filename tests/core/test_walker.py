@@ -297,6 +297,16 @@ def test_the_last_member_parks_the_token_when_all_others_are_gone(algorithm: Kin
     assert b.machine.view().state == "parked"
 
 
+def test_each_grant_has_a_later_hop_also_where_the_token_stays(algorithm: Kind):
+    b = bench(algorithm, founder=True, members=[1], min_interval=0)
+    hops = []
+    for request in range(1, 5):
+        b.request(request)
+        hops.append(b.one(Grant).token.hop)
+        b.release(request)
+    assert hops == sorted(set(hops))
+
+
 # --- a second token ---------------------------------------------------------------------------------------------------
 
 
@@ -606,6 +616,7 @@ def test_after_a_hand_over_that_failed_a_request_that_waits_comes_first(algorith
     assert b.effects == []
     b.receive(Refuse(offer.nonce), sender=to)
     assert b.granted == [7]
+    assert b.one(Grant).token.hop > offer.token.hop
 
 
 def test_a_token_that_is_being_passed_on_is_still_this_nodes_until_the_commit(algorithm: Kind):

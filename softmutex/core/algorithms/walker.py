@@ -245,8 +245,8 @@ class Walker(ABC):
         if not isinstance(outcome, Failed):
             self._gone(now, out)
         elif self._token is None:
-            self._token = outcome.token
-            self._serve(outcome.token, now, out)
+            self._token = _again(outcome.token)
+            self._serve(self._token, now, out)
         else:
             self._queue(outcome.token, out)
 
@@ -356,7 +356,8 @@ class Walker(ABC):
             self._next_in_line(now, out)
 
     def _park(self, token: Token, now: Instant, out: list[Effect]) -> None:
-        """There is nobody to pass it to."""
+        """There is nobody to pass it to: this node is its own next one."""
+        self._token = token = _again(token)
         ready_at = self._last_access + self._pause
         if self._leaving:
             self._token = None
@@ -410,3 +411,8 @@ class Walker(ABC):
 
     def _breach(self, what: str) -> NoReturn:
         raise InvariantBreach(f"{self.name}, node {self._me}: {what} ({self.view()})")
+
+
+def _again(token: Token) -> Token:
+    """The token as it is used again by the same node: at the resource (epoch, hop) grows from grant to grant."""
+    return token._replace(hop=token.hop + 1)
