@@ -34,6 +34,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import FrameType
+from typing import TypeAlias
 
 from softmutex.cli import command
 from softmutex.cli.link import Lines, Message, pack
@@ -43,11 +44,12 @@ USAGE = 64  # EX_USAGE
 NOT_STARTED = 69  # EX_UNAVAILABLE
 NOT_ACQUIRED = 75  # EX_TEMPFAIL
 
+Socket: TypeAlias = socket.socket
+
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
-LEAVE_PATIENCE_S = 10.0  # for the agent to hand on and leave; its own limits are shorter
 KILL_PATIENCE_S = 2.0  # for what got SIGKILL to be gone; a process that waits for a dead disk never is
 SWEEP_EVERY_S = 0.02
 SWEEP_AFTER_S = 1.0  # what outlives the command has mostly got the same signal, and is just cleaning up
@@ -69,7 +71,8 @@ class Job:
     environ: Callable[[int], Mapping[str, str]]
     end_when_lost: bool = False
     grace_s: float = 10.0
-    say: Callable[[str], None] = lambda text: None
+    say: Callable[[str], None] = lambda text: None  # why the command does not run
+    warn: Callable[[str], None] = lambda text: None  # what happens to a command that runs; not with --quiet
     whisper: Callable[[str], None] = lambda text: None  # what is only worth saying with --verbose
 
 
@@ -141,7 +144,7 @@ class Front:
         self._outcome = Outcome(NOT_STARTED)
         self._signalled = False  # one of ENDING was passed on, or we ended it ourselves
         self._insisted = False  # somebody does not want to wait for the hand-over, either; it goes on without us
-        self._end_at = self._kill_at = self._give_up_at = self._abandon_at = float("inf")
+        self._end_at = self._kill_at = self._give_up_at = float("inf")
         self._selector = selectors.DefaultSelector()
         self._bell, self._rings = socket.socketpair()
         self._end_with_us = command.death_signal_setter()
@@ -157,11 +160,7 @@ class Front:
                         self._on_signal(number)
                 else:
                     self._on_link()
-            now = time.monotonic()
-            self._keep_time(now)
-            if now >= self._abandon_at:
-                os.kill(self._agent, signal.SIGKILL)
-                break
+            self._keep_time(time.monotonic())
         if not self._link_open:
             with suppress(ChildProcessError):
                 os.waitpid(self._agent, 0)
@@ -194,7 +193,7 @@ class Front:
     def _wait_s(self) -> float | None:
         if self._state is State.SWEEPING:
             return SWEEP_EVERY_S
-        at = min(self._kill_at, self._abandon_at)
+        at = self._kill_at
         return None if at == float("inf") else max(0.0, at - time.monotonic())
 
     # --- signals -----------------------------------------------------------------------------------------------------
@@ -307,7 +306,7 @@ class Front:
 
     def _sweep(self, now: float) -> None:
         if now >= self._give_up_at:
-            self._job.say(f"processes of group {self._group} do not even end on SIGKILL; not waiting for them")
+            self._job.warn(f"processes of group {self._group} do not even end on SIGKILL; not waiting for them")
         elif not command.is_gone(self._group):
             return
         self._leave(self._outcome)
@@ -317,8 +316,7 @@ class Front:
     def _leave(self, outcome: Outcome) -> None:
         self._outcome = outcome
         self._state = State.LEAVING
-        self._abandon_at = time.monotonic() + LEAVE_PATIENCE_S
-        self._kill_at = float("inf")
+        self._end_at = self._kill_at = float("inf")
         self._send("done")
 
     def _send(self, kind: str, **values: int) -> None:
@@ -345,8 +343,8 @@ class Front:
     def _on_message(self, message: Message) -> None:
         job, waiting = self._job, self._state is State.WAITING
         match message:
-            case {"is": "granted"} if waiting:
-                self._send("take")
+            case {"is": "granted", "turn": int(turn)} if waiting:
+                self._send("take", turn=turn)
             case {"is": "go", "epoch": int(epoch)} if waiting:
                 self._start(epoch)
             case {"is": "failed", "code": int(code), "why": str(why)} if waiting:
@@ -355,7 +353,7 @@ class Front:
             case {"is": "lost", "why": str(why)} if self._state is State.RUNNING:
                 self._on_lost(why)
             case {"is": "overrun", "why": str(why), "end": bool(end)} if self._state is State.RUNNING:
-                job.say(why + ("; ending the command" if end else ""))
+                job.warn(why + ("; ending the command" if end else ""))
                 if end:
                     self._end_group()
             case {"is": "said", "why": str(why)}:
@@ -364,6 +362,6 @@ class Front:
                 pass
 
     def _on_lost(self, why: str) -> None:
-        self._job.say(why + ("; ending the command" if self._job.end_when_lost else "; the command goes on"))
+        self._job.warn(why + ("; ending the command" if self._job.end_when_lost else "; the command goes on"))
         if self._job.end_when_lost:
             self._end_group()

@@ -17,7 +17,7 @@ from softmutex.cli import command, supervise
 from softmutex.cli.link import Lines, pack
 
 ORDERS = {
-    "grant": pack("granted", epoch=7),
+    "grant": pack("granted", turn=1),
     "fail": pack("failed", code=supervise.NOT_ACQUIRED, why="not acquired"),
     "lose": pack("lost", why="lost"),
     "overrun": pack("overrun", why="held for too long", end=True),
@@ -69,6 +69,7 @@ def main() -> int:
         lambda epoch: {**os.environ, "SOFTMUTEX_EPOCH": str(epoch)},
         given.end_when_lost,
         given.grace,
+        say,
         say,
     )
     return supervise.run(job, lambda link: serve(link, given.orders)).die()

@@ -1,0 +1,118 @@
+"""`softmutex run -n NAME -- COMMAND ...`: what cron, timers, shell scripts and batch jobs put before a command.
+
+    softmutex run -n nightly-ftp --timeout 2h -- rsync -a /data backup:
+
+The exit code is the command's own. Otherwise:
+
+    64   usage: a flag, a name, a setting that cannot be; or NAME is held by this very command's ancestors
+    69   the node could not start (the port is in use, the membership is out of reach, ...)
+    75   not acquired: not in time, or in use with --on-busy fail
+    126  COMMAND is there but cannot be executed        127  there is no such command; both are found out first
+    128+n  killed by signal n, the command or the waiting. Of SIGINT `softmutex run` dies itself, as shells want it.
+
+The command is executed without a shell, in a process group of its own. What is signalled to `softmutex run` reaches all
+of that group, SIGKILL too; nothing of the group is left running after a signal. SOFTMUTEX_HELD names the mutexes that
+the command holds (by spaces), SOFTMUTEX_EPOCH the generation of the last one's token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+from softmutex.cli import Mistake, command, supervise
+from softmutex.cli.settings import add_mutex_flags, add_node_flags, mutex_keywords, node_settings
+from softmutex.core.errors import ConfigError
+from softmutex.runtime.config import SETTINGS, read_one
+from softmutex.runtime.terms import check_name
+
+AS_THE_LIBRARY_SAYS = {"warn": "continue", "term": "cancel"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "softmutex run -n NAME [flags] -- COMMAND [ARGUMENT ...]"
+    parser.add_argument("-n", "--name", required=True, help="the mutex: the same name on all hosts of the group")
+    parser.add_argument("--timeout", metavar="2h", help="how long to wait for it; for ever where not given")
+    parser.add_argument("--on-busy", choices=("wait", "fail"), default="wait", help="fail: do not wait at all")
+    parser.add_argument("--on-lost", choices=("warn", "term"), help="when others may hold it, too; warn by default")
+    parser.add_argument("--on-overrun", choices=("warn", "term", "release"), help="after --max-hold; warn by default")
+    parser.add_argument("--grace", metavar="10s", default="10s", help="between SIGTERM and SIGKILL")
+    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but why the command did not run")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what happens")
+    add_mutex_flags(parser)
+    add_node_flags(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    plug_standard_descriptors()
+    argv = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not argv:
+        raise Mistake("softmutex run: there is no command. Write it behind '--': softmutex run -n NAME -- rsync -a ...")
+    name = check_name(arguments.name)
+    node, keywords = node_settings(arguments), mutex_keywords(arguments, timeout=arguments.timeout)
+    mutex = node.for_mutex(name, keywords)
+    grace_s = read_one(SETTINGS["leave_timeout"], arguments.grace, "--grace")
+    held = os.environ.get("SOFTMUTEX_HELD", "").split()
+    if name in held and mutex["slots"] == 1:
+        raise ConfigError(
+            f"{name} is held already by what this command was started from (SOFTMUTEX_HELD={' '.join(held)}), so it "
+            "would wait for itself. If that hold is over or another one's: unset SOFTMUTEX_HELD."
+        )
+
+    def environ(epoch: int) -> Mapping[str, str]:
+        return {**os.environ, "SOFTMUTEX_HELD": " ".join([*held, name]), "SOFTMUTEX_EPOCH": str(epoch)}
+
+    say = speaker(name)
+    try:
+        file = command.find(argv[0])
+    except command.CannotRun as error:
+        say(str(error))
+        return error.code
+    job = supervise.Job(
+        argv,
+        file,
+        environ,
+        end_when_lost=AS_THE_LIBRARY_SAYS.get(arguments.on_lost, mutex["on_lost"]) == "cancel",
+        grace_s=grace_s,
+        say=say,
+        warn=silent if arguments.quiet else say,
+        whisper=say if arguments.verbose else silent,
+    )
+    timeout_s = 0.0 if arguments.on_busy == "fail" else mutex["timeout"]
+    on_overrun = {"warn": "warn", "term": "cancel"}.get(
+        arguments.on_overrun, arguments.on_overrun or mutex["on_overrun"]
+    )
+    log_level = logging.ERROR if arguments.quiet else logging.INFO if arguments.verbose else logging.WARNING
+
+    def serve(link: supervise.Socket) -> None:
+        from softmutex.cli import agent  # after the fork: the front itself needs none of it
+
+        agent.serve(link, agent.Errand(name, node, keywords, timeout_s, on_overrun, log_level))
+
+    return supervise.run(job, serve).die()
+
+
+def speaker(name: str) -> Callable[[str], None]:
+    def say(text: str) -> None:
+        try:
+            sys.stderr.write(f"softmutex: {name}: {text}\n")
+            sys.stderr.flush()
+        except (OSError, ValueError, AttributeError):  # nobody listens
+            pass
+
+    return say
+
+
+def silent(text: str) -> None:
+    """For those who do not want to know."""
+
+
+def plug_standard_descriptors() -> None:
+    """A closed standard descriptor would be given to the next file that is opened, and the command would use that."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)

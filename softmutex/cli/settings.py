@@ -1,0 +1,46 @@
+"""The settings of `softmutex.runtime.config` as flags: every command that joins or asks a group has the same ones.
+
+A flag counts as a keyword does in Python: it goes before the environment, the file and the URL's query.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from softmutex.runtime.config import SETTINGS, Settings, read_one, resolve, with_places
+
+NODE = ("transport", "membership", "key_file", "group", "advertise", "insecure", "leave_timeout")
+MUTEX = ("slots", "max_hold", "when_isolated", "algorithm", "min_interval")
+
+
+def add_node_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the group", "As in Python, the environment (SOFTMUTEX_GROUP, ...) and the file.")
+    group.add_argument("--config", metavar="FILE", help="the file; else softmutex.toml or pyproject.toml here")
+    group.add_argument("--node-name", metavar="NAME", help=SETTINGS["name"].help)
+    add_flags(group, NODE)
+
+
+def add_mutex_flags(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser.add_argument_group("the mutex", "The same for all members."), MUTEX)
+
+
+def add_flags(parser: argparse._ArgumentGroup, names: tuple[str, ...]) -> None:
+    for name in names:
+        flag, setting = "--" + name.replace("_", "-"), SETTINGS[name]
+        if setting.default is False:
+            parser.add_argument(flag, action="store_const", const=True, help=setting.help)
+        else:
+            parser.add_argument(flag, metavar="...", help=setting.help)
+
+
+def node_settings(arguments: argparse.Namespace) -> Settings:
+    """What is in force for the node, or `ConfigError`."""
+    keywords = {name: getattr(arguments, name) for name in NODE} | {"name": arguments.node_name}
+    return with_places(resolve(keywords, file=arguments.config))
+
+
+def mutex_keywords(arguments: argparse.Namespace, **more: Any) -> dict[str, Any]:
+    """The flags about the mutex that were given, read."""
+    given = {name: getattr(arguments, name) for name in MUTEX} | more
+    return {name: read_one(SETTINGS[name], raw, "flag") for name, raw in given.items() if raw is not None}
