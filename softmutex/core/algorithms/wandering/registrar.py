@@ -25,6 +25,7 @@ from softmutex.core.messages import Bequest, Feed, Heard, Place, Presence, Queue
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
+    from softmutex.core.algorithms.wandering.seats import Seat
 
 REGISTER: Final = 1 << 18
 LOW: Final = 4  # tickets that are fed one by one; more are given by the batch
@@ -70,7 +71,7 @@ class Registrar:
         for seat in self.machine.seats.by_slot.values():
             if not seat.giving and not seat.token.more and not seat.doubt and desk.options.hints:
                 ticket = Ticket(want.node, want.request)
-                if self.machine.seats.add(seat, (ticket,)):
+                if not self.machine.seats.add(seat, (ticket,)):
                     if not seat.parked:
                         desk.post(want.node, Queued(want.request, PATIENCE))
                     self.machine.seats.fed(seat, (), False)
@@ -133,6 +134,11 @@ class Registrar:
         idle = False
         low = LOW if slots == 1 else 1
         for slot in sorted(range(slots), key=self._load) if slots > 1 else (0,):
+            seat = self.machine.seats.by_slot.get(slot)
+            if seat is not None:
+                if not seat.giving:
+                    self._serve_here(seat)
+                continue  # if it is being given away, `moved` serves
             post = self.posts.get(slot)
             if post is None and slot in self.desk.best:
                 post = self.posts[slot] = Post(self.desk.best[slot])
@@ -155,6 +161,11 @@ class Registrar:
             if not self.ready and not self.late:
                 break
         return idle
+
+    def _serve_here(self, seat: Seat) -> None:
+        """The home is the holder."""
+        tickets = self._next((QUEUE if self.desk.options.slots == 1 else 2) - len(seat.token.queue))
+        self.machine.seats.fed(seat, tickets, bool(self.ready or self.late))
 
     def _load(self, slot: int) -> tuple[int, int]:
         post = self.posts.get(slot)
@@ -183,6 +194,11 @@ class Registrar:
         elif self.machine.waiter.asked is not None and slot < desk.options.slots:
             known = self.traps.get(slot, ())
             self.traps[slot] = (known + tickets)[:QUEUE]
+
+    def give_back(self, tickets: tuple[Ticket, ...]) -> None:
+        """They did not fit into the token's queue."""
+        if tickets:
+            self.desk.post(self.desk.home, Bequest(None, tickets))
 
     def trapped(self, slot: int) -> tuple[Ticket, ...]:
         return self.traps.pop(slot, ())

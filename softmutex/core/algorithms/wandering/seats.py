@@ -137,7 +137,7 @@ class Seats:
         desk.learn(place_of(token, desk.me))
         self.machine.waiter.visited()
         self._compare_settings(token)
-        self.add(seat, self.machine.registrar.trapped(token.slot))
+        self.machine.registrar.give_back(self.add(seat, self.machine.registrar.trapped(token.slot)))
         better = desk.outranked(token)
         if better is not None:
             self.machine.inquirer.doubt(seat)
@@ -152,22 +152,15 @@ class Seats:
             known.append(token.settings)
             self.desk.note(FactKind.MISMATCH, token, detail="slots, min_interval or switches differ from ours")
 
-    def add(self, seat: Seat, tickets: tuple[Ticket, ...]) -> bool:
-        """Put tickets into the token's queue: no node twice, no more than fit. True if all are in it now."""
+    def add(self, seat: Seat, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+        """Put tickets into the token's queue: no node twice. Those that do not fit are given back."""
         queue = list(seat.token.queue)
         nodes = {ticket.node for ticket in queue}
-        fits = True
-        for ticket in tickets:
-            if ticket.node in nodes:
-                continue
-            if len(queue) >= QUEUE:
-                fits = False
-                break
-            nodes.add(ticket.node)
-            queue.append(ticket)
-        if len(queue) != len(seat.token.queue):
-            seat.token = seat.token._replace(queue=tuple(queue))
-        return fits
+        new = [ticket for ticket in tickets if ticket.node not in nodes]
+        room = QUEUE - len(queue)
+        if new[:room]:
+            seat.token = seat.token._replace(queue=(*queue, *new[:room]))
+        return tuple(new[room:])
 
     # --- what to do with it ------------------------------------------------------------------------------------------
 
@@ -246,7 +239,7 @@ class Seats:
         waiter = self.machine.waiter
         request = next(iter(waiter.waiting))
         direct = not seat.token.more and self.desk.options.hints and not waiter.late
-        if direct and self.add(seat, (Ticket(self.desk.me, request),)):
+        if direct and not self.add(seat, (Ticket(self.desk.me, request),)):
             waiter.noted(request)
         else:
             waiter.ask()
@@ -361,7 +354,7 @@ class Seats:
 
     def fed(self, seat: Seat, tickets: tuple[Ticket, ...], more: bool) -> None:
         """Somebody waits."""
-        self.add(seat, tickets)
+        self.machine.registrar.give_back(self.add(seat, tickets))
         seat.token = seat.token._replace(more=more)
         if seat.parked and seat.token.queue:
             seat.parked = False
