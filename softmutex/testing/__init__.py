@@ -1,6 +1,7 @@
 """For the tests of applications, and of adapters: a network in memory, virtual time, and the contracts.
 
 MemoryNetwork               nodes without sockets: seeded loss, delay, duplication, partitions, crashes
+NullMutex, NullSyncMutex     no node at all: free, busy or lost as the test says
 virtual_time, VirtualLoop   an hour's time-out in a millisecond; `in_virtual_time` decorates a test
 TransportContract, MembershipContract   what every adapter must pass; subclass, and say how to make one
 
@@ -28,12 +29,15 @@ What an application does when it does not get its turn for an hour, tested in a 
 from softmutex.testing.clock import VirtualLoop, in_virtual_time, virtual_time
 from softmutex.testing.contracts import MembershipContract, TransportContract
 from softmutex.testing.memory import MemoryMembership, MemoryNetwork, MemoryTransport
+from softmutex.testing.null import NullMutex, NullSyncMutex
 
 __all__ = [
     "MembershipContract",
     "MemoryMembership",
     "MemoryNetwork",
     "MemoryTransport",
+    "NullMutex",
+    "NullSyncMutex",
     "TransportContract",
     "VirtualLoop",
     "in_virtual_time",

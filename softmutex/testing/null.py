@@ -1,0 +1,200 @@
+"""A mutex for the tests of applications: no node, no network, and each hold does what the test says.
+
+    free (as it is made)         granted at once, to any number of holders
+    mutex.busy = True            as if others had it: tries fail, waits last to their time limit or until it is free
+    mutex.lose()                 all holds are told that they may not be the only one
+    mutex.fails = SomeError()    raised instead of a grant: `NodeClosed()`, `Isolated()`
+
+The naive fake, `contextlib.nullcontext`, never times out and never loses: so the code for that is tested in production.
+`NullMutex` stands in for `SoftMutex`, `NullSyncMutex` for `sync.SoftMutex`. Of their options only `timeout` counts; what
+the others do is tested with `MemoryNetwork`.
+
+>>> import asyncio
+>>> async def upload(mutex):
+...     async with mutex.hold(timeout=30) as hold:
+...         mutex.lose()
+...         return "interrupted" if hold.lost.is_set() else "done"
+>>> asyncio.run(upload(NullMutex()))
+'interrupted'
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from typing import Any, ParamSpec, TypeVar, cast
+
+from softmutex.core.errors import AcquireTimeout, SoftMutexError
+from softmutex.core.events import LostReason
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LOOK_AGAIN_S = 0.002
+
+
+class _Null:
+    """`grants` counts them; `holds` are those that are held now."""
+
+    def __init__(self, name: str = "null", *, timeout: float | None = None, **_options: Any) -> None:
+        self.name = name
+        self.busy = False
+        self.fails: SoftMutexError | None = None
+        self.grants = 0
+        self.holds: list[NullHold | NullSyncHold] = []
+        self._timeout = timeout
+        self._entered: dict[Hashable, list[Any]] = {}
+
+    def lose(self, reason: LostReason = LostReason.OVERLAP) -> None:
+        for hold in self.holds:
+            hold.lost_reason = hold.lost_reason or reason
+            hold.lost.set()
+
+    def _is_granted(self, begun_s: float, timeout: float | None) -> bool:
+        if self.fails is not None:
+            raise self.fails
+        if not self.busy:
+            self.grants += 1
+            return True
+        if timeout is not None and time.monotonic() - begun_s >= timeout:
+            raise AcquireTimeout(
+                f"the mutex {self.name!r} was not granted within {timeout:g} s ({type(self).__name__})."
+            )
+        return False
+
+
+class _Held:
+    """What a `Hold` shows, as far as it can be known without a node. `touches` counts."""
+
+    def __init__(self, mutex: _Null, begun_s: float) -> None:
+        self.name = mutex.name
+        self.node = "null"
+        self.epoch = 1
+        self.hop = mutex.grants
+        self.waited = time.monotonic() - begun_s
+        self.deadline: float | None = None
+        self.peers = 0
+        self.lost_reason: LostReason | None = None
+        self.touches = 0
+        self._mutex = mutex
+
+    def touch(self) -> None:
+        self.touches += 1
+
+    def _end(self) -> None:
+        self._mutex.holds = [hold for hold in self._mutex.holds if hold is not self]
+
+
+# --- as SoftMutex ---------------------------------------------------------------------------------------------------
+
+
+class NullHold(_Held):
+    def __init__(self, mutex: _Null, begun_s: float) -> None:
+        super().__init__(mutex, begun_s)
+        self.lost = asyncio.Event()
+
+    async def release(self) -> None:
+        self._end()
+
+    async def __aenter__(self) -> NullHold:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._end()
+
+
+class NullMutex(_Null):
+    async def _acquire(self, timeout: float | None) -> NullHold:
+        begun_s = time.monotonic()
+        while not self._is_granted(begun_s, timeout):
+            await asyncio.sleep(LOOK_AGAIN_S)  # noqa: ASYNC110 it may be set free from any thread or loop
+        hold = NullHold(self, begun_s)
+        self.holds.append(hold)
+        return hold
+
+    async def __aenter__(self) -> NullHold:
+        hold = await self._acquire(self._timeout)
+        self._entered.setdefault(asyncio.current_task(), []).append(hold)
+        return hold
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._entered[asyncio.current_task()].pop()._end()
+
+    @contextlib.asynccontextmanager
+    async def hold(self, timeout: float | None = None) -> AsyncIterator[NullHold]:
+        hold = await self._acquire(self._timeout if timeout is None else timeout)
+        async with hold:
+            yield hold
+
+    async def try_acquire(self) -> NullHold | None:
+        return None if self.busy else await self._acquire(0)
+
+    def guard(self, timeout: float | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            @functools.wraps(function)
+            async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+                async with self.hold(timeout):
+                    return await cast(Any, function)(*args, **kwargs)
+
+            return cast(Callable[P, R], guarded)
+
+        return decorate
+
+
+# --- as sync.SoftMutex ----------------------------------------------------------------------------------------------
+
+
+class NullSyncHold(_Held):
+    def __init__(self, mutex: _Null, begun_s: float) -> None:
+        super().__init__(mutex, begun_s)
+        self.lost = threading.Event()
+
+    def release(self) -> None:
+        self._end()
+
+    def __enter__(self) -> NullSyncHold:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._end()
+
+
+class NullSyncMutex(_Null):
+    def _acquire(self, timeout: float | None) -> NullSyncHold:
+        begun_s = time.monotonic()
+        while not self._is_granted(begun_s, timeout):
+            time.sleep(LOOK_AGAIN_S)
+        hold = NullSyncHold(self, begun_s)
+        self.holds.append(hold)
+        return hold
+
+    def __enter__(self) -> NullSyncHold:
+        hold = self._acquire(self._timeout)
+        self._entered.setdefault(threading.get_ident(), []).append(hold)
+        return hold
+
+    def __exit__(self, *_error: object) -> None:
+        self._entered[threading.get_ident()].pop()._end()
+
+    @contextlib.contextmanager
+    def hold(self, timeout: float | None = None) -> Iterator[NullSyncHold]:
+        with self._acquire(self._timeout if timeout is None else timeout) as hold:
+            yield hold
+
+    def try_acquire(self) -> NullSyncHold | None:
+        return None if self.busy else self._acquire(0)
+
+    def guard(self, timeout: float | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            @functools.wraps(function)
+            def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+                with self.hold(timeout):
+                    return function(*args, **kwargs)
+
+            return guarded
+
+        return decorate
