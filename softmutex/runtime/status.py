@@ -161,7 +161,7 @@ class Visitor:
             case Challenge(nonce, cookie) if nonce in self._waiting:
                 self._waiting[nonce].cookie = cookie
                 self._waiting[nonce].news.set()
-            case StatusReply(nonce, page, pages, content) if nonce in self._waiting and pages <= PAGES_MAX:
+            case StatusReply(nonce, page, pages, content) if nonce in self._waiting and 0 < pages <= PAGES_MAX:
                 question = self._waiting[nonce]
                 question.pages, question.got[page] = pages, content
                 question.news.set()

@@ -110,8 +110,8 @@ class NullHold(_Held):
 class NullMutex(_Null):
     async def _acquire(self, timeout: float | None) -> NullHold:
         begun_s = time.monotonic()
-        while not self._is_granted(begun_s, timeout):
-            await asyncio.sleep(LOOK_AGAIN_S)  # noqa: ASYNC110 it may be set free from any thread or loop
+        while not self._is_granted(begun_s, timeout):  # noqa: ASYNC110 it may be set free in any thread
+            await asyncio.sleep(LOOK_AGAIN_S)
         hold = NullHold(self, begun_s)
         self.holds.append(hold)
         return hold

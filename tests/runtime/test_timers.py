@@ -1,0 +1,103 @@
+"""All timers of a node in one heap, and the clock that they go by."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from softmutex.core.events import SECOND, from_seconds
+from softmutex.runtime.clock import clock_of
+from softmutex.runtime.timers import SLACK, Timers
+from softmutex.testing import in_virtual_time
+
+
+def timers() -> tuple[Timers, list[Any]]:
+    loop = asyncio.get_running_loop()
+    return Timers(loop, clock_of(loop)), []
+
+
+def soon(timers: Timers, seconds: float) -> int:
+    return timers._now() + from_seconds(seconds)
+
+
+@in_virtual_time
+async def test_each_fires_once_in_order_and_not_before_its_time():
+    some, fired = timers()
+    begun = asyncio.get_running_loop().time()
+    for delay in (3, 1, 2):
+        some.set(
+            delay, soon(some, delay), lambda which: fired.append((which, asyncio.get_running_loop().time())), delay
+        )
+    await asyncio.sleep(10)
+    assert [which for which, _ in fired] == [1, 2, 3]
+    assert all(at >= begun + which for which, at in fired)
+    assert len(some) == 0
+
+
+@in_virtual_time
+async def test_what_is_replaced_or_cancelled_does_not_fire():
+    some, fired = timers()
+    some.set("replaced", soon(some, 1), fired.append, "early")
+    some.set("replaced", soon(some, 5), fired.append, "late")
+    some.set("cancelled", soon(some, 1), fired.append, "never")
+    some.cancel("cancelled")
+    some.cancel("unknown")
+    await asyncio.sleep(4)
+    assert fired == []
+    await asyncio.sleep(4)
+    assert fired == ["late"]
+
+
+@in_virtual_time
+async def test_one_that_is_set_anew_while_it_fires_waits_for_the_next_pass():
+    some, fired = timers()
+
+    def again(count: int) -> None:
+        fired.append(count)
+        some.set("again", 0, again, count + 1)
+
+    some.set("again", 0, again, 0)
+    for turn in range(1, 6):
+        await asyncio.sleep(0)
+        assert len(fired) <= turn  # the loop has its turn in between
+    some.close()
+    before = len(fired)
+    await asyncio.sleep(1)
+    assert len(fired) == before
+
+
+@in_virtual_time
+async def test_a_million_settings_leave_no_million_entries():
+    some, fired = timers()
+    for number in range(100_000):
+        some.set(number % 10, soon(some, 3600), fired.append, number)
+        assert len(some._heap) <= 4 * len(some) + SLACK + 1
+    assert len(some) == 10
+    await asyncio.sleep(3601)
+    assert sorted(fired) == list(range(99_990, 100_000))
+
+
+@in_virtual_time
+async def test_a_timer_may_cancel_another_that_is_due_as_well():
+    some, fired = timers()
+    some.set("first", soon(some, 1), some.cancel, "second")
+    some.set("second", soon(some, 1), fired.append, "second")
+    await asyncio.sleep(2)
+    assert fired == []
+
+
+@in_virtual_time
+async def test_virtual_time_is_believed():
+    now = clock_of(asyncio.get_running_loop())
+    before = now()
+    await asyncio.sleep(3600)
+    assert now() - before == 3600 * SECOND
+
+
+async def test_real_time_is_wall_time_at_the_start_and_never_jumps(monkeypatch: pytest.MonkeyPatch):
+    now = clock_of(asyncio.get_running_loop())
+    assert abs(now() - time.time_ns()) < SECOND
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    before = now()
+    assert 0 <= now() - before < SECOND
