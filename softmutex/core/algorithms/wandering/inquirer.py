@@ -156,14 +156,19 @@ class Inquirer:
                 self.start(slot, "was out of touch with its watchers", wide=True)
         elif watched or registrar.ready or registrar.late or self.machine.waiter.asked is not None:
             self.start(slot, "still looks for it", wide=True)
-        elif slot not in self.desk.best and self.desk.home == self.desk.me and not self.desk.alone:
-            self.start(slot, "is the home, and never heard of it", wide=True)
 
     def listen(self) -> None:
-        """A node that joins makes nothing for a while. Then, if it is the home, it should know where the tokens are."""
+        """A node that joins makes nothing for a while."""
         self.since = self.desk.now
-        for slot in range(self.desk.options.slots):
-            self.desk.timer(("retry", slot), self.desk.now + from_seconds(self.desk.options.listen))
+        self.desk.timer("listened", self.desk.now + from_seconds(self.desk.options.listen))
+
+    def listened(self) -> None:
+        """If it is the home, it should know where the tokens are."""
+        desk = self.desk
+        if desk.home == desk.me and not desk.alone:
+            for slot in range(desk.options.slots):
+                if slot not in desk.best:
+                    self.start(slot, "is the home, and never heard of it", wide=True)
 
     # --- answering ---------------------------------------------------------------------------------------------------
 

@@ -194,6 +194,8 @@ class Wandering:
                 self.inquirer.fired(slot)
             case ("retry", slot):
                 self.inquirer.retry(slot)
+            case "listened":
+                self.inquirer.listened()
             case "ghosts":
                 self.ghosts.fired()
             case ("walk", slot):
