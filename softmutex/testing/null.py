@@ -6,8 +6,8 @@
     mutex.fails = SomeError()    raised instead of a grant: `NodeClosed()`, `Isolated()`
 
 The naive fake, `contextlib.nullcontext`, never times out and never loses: so the code for that is tested in production.
-`NullMutex` stands in for `SoftMutex`, `NullSyncMutex` for `sync.SoftMutex`. Of their options only `timeout` counts; what
-the others do is tested with `MemoryNetwork`.
+`NullMutex` stands in for `SoftMutex`, `NullSyncMutex` for `sync.SoftMutex`. Of their options only `timeout` counts;
+what the others do is tested with `MemoryNetwork`.
 
 >>> import asyncio
 >>> async def upload(mutex):
