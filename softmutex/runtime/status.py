@@ -12,7 +12,10 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import time
 from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from softmutex import plugins
@@ -71,6 +74,8 @@ def describe(life: Life) -> dict[str, Any]:
         "name": life.name,
         "address": life.transport.address,
         "group": life.settings["group"],
+        "version": own_version(),
+        "clock": seconds(life.now()),  # since 1970, as its machines see it
         "peers": statistics.peers,
         "dropped": dict(statistics.dropped),
         "told": dict(statistics.told),
@@ -87,6 +92,7 @@ def describe_mutex(seat: Seat) -> dict[str, Any]:
         "name": seat.name,
         "algorithm": seat.terms.algorithm,
         "slots": seat.terms.slots,
+        "terms": {**asdict(seat.terms.timing), **seat.terms.machine_options()},
         "state": view.state,
         "epoch": view.epoch,
         "tokens": len(view.tokens),
@@ -106,6 +112,16 @@ def describe_mutex(seat: Seat) -> dict[str, Any]:
         "lost": seat.counts.lost,
         "facts": dict(seat.counts.facts),
     }
+
+
+@cache
+def own_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
+
+    try:
+        return version("softmutex")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def seconds(duration_ns: int) -> float:
@@ -135,18 +151,25 @@ class Visitor:
     async def ask(self, member: Member) -> dict[str, Any] | None:
         """What the member knows. Asks again until it has answered in full; the caller sets the limit."""
         question = Question(member)
+        await self.put(question)
+        return question.document()
+
+    async def put(self, question: Question) -> None:
+        """Until it is answered in full."""
+        member = question.member
         self._waiting[question.nonce] = question
         try:
             while not question.is_answered():
                 question.news.clear()
                 page = question.next_page()
+                if question.cookie and not question.sent_at:
+                    question.sent_at = time.time()
                 self._send(member, StatusRequest(question.nonce, question.cookie, page))
                 try:
                     async with asyncio.timeout(ASK_AGAIN_S):
                         await question.news.wait()
                 except TimeoutError:
                     continue
-            return question.document()
         finally:
             del self._waiting[question.nonce]
 
@@ -163,6 +186,7 @@ class Visitor:
                 self._waiting[nonce].news.set()
             case StatusReply(nonce, page, pages, content) if nonce in self._waiting and 0 < pages <= PAGES_MAX:
                 question = self._waiting[nonce]
+                question.heard_at = question.heard_at or time.time()
                 question.pages, question.got[page] = pages, content
                 question.news.set()
 
@@ -174,6 +198,7 @@ class Question:
         self.cookie = 0
         self.pages = 1
         self.got: dict[int, bytes] = {}
+        self.sent_at = self.heard_at = 0.0  # wall time; the document was written in between
         self.news = asyncio.Event()
 
     def is_answered(self) -> bool:
