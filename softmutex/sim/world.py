@@ -184,14 +184,23 @@ class World:
             timer.queued = due
             heappush(self._heap, (due, self._order, node, timer))
             return False
-        timer.due = timer.queued = NEVER
+        timer.queued = NEVER
+        if due != NEVER and not node.awake:
+            self.group.set_aside(node, timer.fired)  # still set: it may be cancelled or moved before it is heard of
+            return False
+        timer.due = NEVER
         if timer.once:
             node.timers.pop(timer.fired.timer, None)
-        if due == NEVER:
+        return due != NEVER
+
+    def _is_overdue(self, node: SimNode, fired: Fired) -> bool:
+        """Whether a timer that was set aside was neither cancelled nor set anew since (D3)."""
+        timer = node.timers.get(fired.timer)
+        if timer is None or timer.due == NEVER or timer.queued != NEVER:
             return False
-        if not node.awake:
-            self.group.set_aside(node, timer.fired)
-            return False
+        timer.due = NEVER
+        if timer.once:
+            del node.timers[fired.timer]
         return True
 
     def _admit(self, node: SimNode, event: Event, at: Instant) -> bool:
@@ -219,6 +228,8 @@ class World:
         elif isinstance(event, Leaving):
             words += (at, who | trace.LEAVING)
         elif isinstance(event, Fired):
+            if not self._is_overdue(node, event):
+                return False
             words += (at, who | trace.FIRED, trace.code_of(event.timer))
         return True
 

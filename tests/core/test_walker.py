@@ -37,6 +37,7 @@ from tests.core.bench import START, Bench, token
 pytestmark = pytest.mark.parametrize("algorithm", [Adaptive, Sandwich])
 Kind = type[Walker]
 SKIP_S = {Adaptive: 1.0, Sandwich: 0.1}
+RETRY_S = {Adaptive: 0.25, Sandwich: 0.1}
 ELDER, YOUNGER = token(START - 100, 5), token(START - 50, 4)
 
 
@@ -593,7 +594,7 @@ def test_who_leaves_waits_until_the_token_has_arrived(algorithm: Kind):
     assert b.departs
 
 
-def test_a_hand_over_that_fails_is_tried_again_after_skip_with_anybody(algorithm: Kind):
+def test_a_hand_over_that_fails_is_tried_again_soon_with_anybody(algorithm: Kind):
     b = bench(algorithm, passing="4-way")
     take(b, ELDER)
     asked = set()
@@ -603,7 +604,7 @@ def test_a_hand_over_that_fails_is_tried_again_after_skip_with_anybody(algorithm
         asked.add(to)
         b.receive(Refuse(offer.nonce), sender=to)
         assert len(b.noted(FactKind.HANDOVER_FAILED)) == 1
-        assert b.due_in("skip") == SKIP_S[algorithm]
+        assert b.due_in("skip") == RETRY_S[algorithm]
     assert asked == {2, 3}
 
 
@@ -677,7 +678,31 @@ def test_a_commit_that_never_arrived_brings_the_token_back(algorithm: Kind):
     b.receive(Accept(offer.nonce, 9), sender=to)
     b.receive(Void(offer.nonce, 9), sender=to)
     assert [each.key for each in b.machine.view().tokens] == [ELDER.key]
-    assert b.due_in("skip") == SKIP_S[algorithm]
+    assert b.due_in("skip") == RETRY_S[algorithm]
+
+
+@pytest.mark.parametrize(("passing", "offers"), [("3-way", 2), ("4-way", 4)])
+def test_who_does_not_answer_is_asked_a_few_times_and_then_somebody_else_is(algorithm: Kind, passing: str, offers: int):
+    b = bench(algorithm, passing=passing)
+    take(b, ELDER)
+    b.fire("skip")
+    begun, (_, offer) = b.now_s, offered(b)
+    count = 1
+    while not b.noted(FactKind.HANDOVER_FAILED):
+        b.fire(("handover", offer.nonce))
+        count += len(b.all_of(Send))
+    assert count >= offers
+    assert b.now_s - begun <= 2
+    assert b.due_in("skip") == RETRY_S[algorithm]
+
+
+def test_in_three_steps_an_answer_may_take_a_second(algorithm: Kind):
+    b = bench(algorithm, passing="3-way")
+    b.receive(Offer(50, ELDER))
+    accept = b.one(Send).message
+    assert isinstance(accept, Accept)
+    b.at(1).receive(Commit(50, accept.reply, ELDER))
+    assert len(b.machine.view().tokens) == 1
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ sleeps: it sees neither the second token, which it should discard, nor the reque
          |                                                    | Released
          '--> SKIPPING, skip later --> passed to a random other member <--'
                  ^                         |
-                 '------- Failed ----------'          nobody else there: PARKED until somebody joins
+                 '-- Failed: try again ----'          nobody else there: PARKED until somebody joins
 
     no token received for too long, and none here --> a new one is made, and used at once if a request waits
 
@@ -40,6 +40,7 @@ from softmutex.core.events import (
     SECOND,
     CancelTimer,
     Depart,
+    Duration,
     Effect,
     Event,
     FactKind,
@@ -71,7 +72,11 @@ SILENCE: Final = "silence"
 INBOX: Final = 4  # more tokens than that at one node at once are a flood, not an accident
 LONG_AGO: Final = -(2**63)
 FOREVER: Final = 2**63
-ANSWER: Final = SECOND // 4  # how long to wait for an acknowledgement; seed 000 says skip, which may be too short
+# How long to wait for an acknowledgement, and how often to say it again. Seed 000 waits for skip, which is a guess at
+# the network made from how long A takes. In four steps it is learnt; in three, who is late loses the token.
+ANSWERS: Final = {Passing.THREE_WAY: (SECOND, 1)}
+ANSWERS_ELSE: Final = (SECOND // 4, 3)
+RETRY: Final = SECOND // 4  # after a hand-over that failed; or after skip, if that is shorter
 
 
 class Walker(ABC):
@@ -97,6 +102,7 @@ class Walker(ABC):
         "_nonce",
         "_overlapped",
         "_pause",
+        "_retry",
         "_rng",
         "_running",
         "_skip",
@@ -116,7 +122,9 @@ class Walker(ABC):
         self._pause = options.pause(constants.min_ns)
         passing = options.passing()
         self._direct = passing is Passing.DIRECT
-        self._handover = Handover(setup.me, setup.rng, passing, patience=max(ANSWER, self._skip))
+        patience, resends = ANSWERS.get(passing, ANSWERS_ELSE)
+        self._handover = Handover(setup.me, setup.rng, passing, patience, resends)
+        self._retry = min(self._skip, RETRY)
         self._nonce = 0
         self._token: Token | None = None
         self._inbox: tuple[Token, ...] = ()
@@ -187,7 +195,7 @@ class Walker(ABC):
             case Requested(request):
                 self._waiting += (request,)
                 if self._token is not None and self._running is None:
-                    self._serve(self._token, now, out)
+                    self._serve(self._token, now, out, self._skip)
             case Released(request, baggage):
                 self._release(request, baggage, now, out)
             case Withdrawn(request):
@@ -198,7 +206,7 @@ class Walker(ABC):
                     self._make(now, out, regenerated=False)
             case MembersChanged():
                 if self._token is not None and self._running is None and not self._skipping:
-                    self._serve(self._token, now, out)  # it was parked
+                    self._serve(self._token, now, out, self._skip)  # it was parked
             case Leaving():
                 self._leave(now, out)
 
@@ -246,7 +254,7 @@ class Walker(ABC):
             self._gone(now, out)
         elif self._token is None:
             self._token = _again(outcome.token)
-            self._serve(self._token, now, out)
+            self._serve(self._token, now, out, self._retry)
         else:
             self._queue(outcome.token, out)
 
@@ -299,7 +307,7 @@ class Walker(ABC):
 
     # --- a token is here ---------------------------------------------------------------------------------------------
 
-    def _serve(self, token: Token, now: Instant, out: list[Effect]) -> None:
+    def _serve(self, token: Token, now: Instant, out: list[Effect], skip: Duration) -> None:
         """A token is here and not in use: use it if somebody here may, else see that it moves on."""
         if self._waiting and now - self._last_access >= self._pause and not self._leaving:
             if self._skipping:
@@ -308,7 +316,7 @@ class Walker(ABC):
             self._grant(token, now, out)
         elif not self._skipping:
             self._skipping = True
-            out.append(SetTimer(SKIP, now + self._skip))
+            out.append(SetTimer(SKIP, now + skip))
 
     def _grant(self, token: Token, now: Instant, out: list[Effect]) -> None:
         request, self._waiting = self._waiting[0], self._waiting[1:]
@@ -407,7 +415,7 @@ class Walker(ABC):
         self._token = token
         why = "none was seen for too long" if regenerated else "the first one"
         out.append(Note(FactKind.GENERATED, token, detail=why))
-        self._serve(token, now, out)
+        self._serve(token, now, out, self._skip)
 
     def _breach(self, what: str) -> NoReturn:
         raise InvariantBreach(f"{self.name}, node {self._me}: {what} ({self.view()})")
