@@ -1,11 +1,11 @@
 """What a user writes, as a type checker reads it. Not run: `test_typing.py` has it checked by mypy and by pyright."""
+# ruff: noqa: T201
 
 import asyncio
 import subprocess
 import threading
 from pathlib import Path
-
-from typing_extensions import assert_type
+from typing import assert_type
 
 from softmutex import (
     AcquireTimeout,
