@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from softmutex.core.errors import ConfigError
-from softmutex.sim import papers_000, papers_001
+from softmutex.sim import goals, papers_000, papers_001
 from softmutex.sim.papers_cells import FULL, QUICK, Cell, Effort, Exhibit, Shown, Verdict, as_json
 from softmutex.sim.papers_runs import Runner
 from softmutex.sim.progress import bar
 
-EXHIBITS: dict[str, Exhibit] = {each.name: each for each in (*papers_000.EXHIBITS, *papers_001.EXHIBITS)}
+EXHIBITS: dict[str, Exhibit] = {
+    each.name: each for each in (*papers_000.EXHIBITS, *papers_001.EXHIBITS, *goals.EXHIBITS)
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

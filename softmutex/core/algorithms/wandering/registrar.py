@@ -49,14 +49,13 @@ class Post:
 
 
 class Registrar:
-    __slots__ = ("late", "machine", "posts", "ready", "traps")
+    __slots__ = ("late", "machine", "posts", "ready")
 
     def __init__(self, machine: Wandering) -> None:
         self.machine = machine
         self.ready: dict[NodeId, RequestId] = {}
         self.late: dict[NodeId, RequestId] = {}  # had their turn less than the least interval ago
         self.posts: dict[int, Post] = {}
-        self.traps: dict[int, tuple[Ticket, ...]] = {}  # fed to us before the token came
 
     @property
     def desk(self) -> Desk:
@@ -188,20 +187,14 @@ class Registrar:
         seat = self.machine.seats.by_slot.get(slot)
         best = desk.best.get(slot)
         if seat is not None and seat.giving:
-            desk.post(seat.invited, Feed(slot, tickets, more, steps))
+            seat.late = (seat.late + tickets)[:QUEUE]  # they follow it when it has arrived
         elif best is not None and best.holder != desk.me:
             desk.post(best.holder, Feed(slot, tickets, more, steps))
-        elif self.machine.waiter.asked is not None and slot < desk.options.slots:
-            known = self.traps.get(slot, ())
-            self.traps[slot] = (known + tickets)[:QUEUE]
 
     def give_back(self, tickets: tuple[Ticket, ...]) -> None:
         """They did not fit into the token's queue."""
         if tickets:
             self.desk.post(self.desk.home, Bequest(None, tickets))
-
-    def trapped(self, slot: int) -> tuple[Ticket, ...]:
-        return self.traps.pop(slot, ())
 
     def feed_elsewhere(self, token: Token, better: Place) -> None:
         """A discarded token's queue goes to the one that won."""

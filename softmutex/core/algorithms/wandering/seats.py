@@ -59,6 +59,7 @@ class Seat:
         "granted_at",
         "heard_at",
         "invited",
+        "late",
         "overslept",
         "parked",
         "row",
@@ -82,6 +83,7 @@ class Seat:
         self.parked = False
         self.invited = NOBODY  # who has an offer
         self.giving = False  # offered for good, perhaps committed
+        self.late: tuple[Ticket, ...] = ()  # came while it was being given away
         self.doubt = False  # it may have been replaced
         self.heard_at: Instant = now - token.unseen  # when its watchers heard of it last
         self.sent_at: Instant = 0  # the beat that is not answered yet; 0: none
@@ -137,7 +139,6 @@ class Seats:
         desk.learn(place_of(token, desk.me))
         self.machine.waiter.visited()
         self._compare_settings(token)
-        self.machine.registrar.give_back(self.add(seat, self.machine.registrar.trapped(token.slot)))
         better = desk.outranked(token)
         if better is not None:
             self.machine.inquirer.doubt(seat)
@@ -313,6 +314,8 @@ class Seats:
         place = place_of(token._replace(hop=token.hop + 1), to)
         desk.learn(place)
         self.machine.registrar.moved(place, token, seat.watcher)
+        if seat.late:
+            self.machine.registrar.forward(token.slot, seat.late, token.more)
 
     def failed(self, token: Token, to: NodeId) -> None:
         """It is still, or again, here. Who refused has no need; who is silent asks again when it can."""
@@ -323,6 +326,8 @@ class Seats:
         queue = tuple(ticket for ticket in seat.token.queue if ticket.node != to)
         seat.token = seat.token._replace(queue=queue)
         seat.invited = NOBODY
+        self.machine.registrar.give_back(self.add(seat, seat.late))
+        seat.late = ()
         if seat.giving:
             seat.giving = False
             # Others may have heard that it is over there, one hop later: what they hear from here must be later still.
