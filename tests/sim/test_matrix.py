@@ -1,4 +1,4 @@
-"""The fault matrix: whatever may go wrong, no law is broken by the default algorithm, and all that is asked for comes."""
+"""The fault matrix: whatever may go wrong, the default algorithm breaks no law, and all that is asked for comes."""
 
 import os
 
