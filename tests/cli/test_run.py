@@ -65,12 +65,6 @@ Start = Callable[..., Run]
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SOFTMUTEX_")}
-    return {**own, "SOFTMUTEX_MEMBERSHIP": f"local://?directory={tmp_path}/runtime"}
-
-
-@pytest.fixture
 def start(tmp_path: Path, environ: dict[str, str]) -> Iterator[Start]:
     """`start("exit 3", "--timeout", "5")`: a script, or a list of words, run while holding the mutex `x`."""
     with ExitStack() as stack:

@@ -1,0 +1,132 @@
+"""Looks at a group from outside: who is shown by the membership, who answers, what each says of itself.
+
+What it decides: who looks takes no part. It asks as a visitor (`softmutex.runtime.status`), from a port of its own:
+the naive way, to open the transport as it is configured, would take the very port from the node of this host.
+
+A membership that looks for others on the network shows nobody at first; so whoever comes within SETTLE_S is waited for,
+unless the membership says that it shows everybody at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import parse_qsl, urlencode
+
+from softmutex import plugins
+from softmutex.ports import Closed, Member
+from softmutex.runtime import keys
+from softmutex.runtime.config import SAFE, Settings
+from softmutex.runtime.status import Question, Visitor
+from softmutex.urls import join_address, split_address
+
+SETTLE_S = 1.5
+ANSWER_S = 1.0
+AT_ONCE = 64  # a group of thousands is asked in portions: their answers must fit the socket's buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`document` is None where the member did not answer. `offset_s`: how far its clock is ahead of ours."""
+
+    member: Member
+    document: dict[str, Any] | None = None
+    rtt_s: float = 0.0
+    offset_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return str(self.document["name"]) if self.document else self.member.name or self.member.address
+
+
+class Survey:
+    """`async with Survey(settings) as survey: answers = await survey.ask()`"""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._members: Sequence[Member] = ()
+        self._settled = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        settings = self._settings
+        self._transport = plugins.transport(visiting(settings["transport"]))
+        self._membership = plugins.membership(settings["membership"])
+        try:
+            group_keys = keys.group_keys(settings, self._membership)
+            await self._transport.open()
+            keys.check_reach(settings, self._transport, group_keys)
+            me = secrets.randbits(64) or 1
+            self._visitor = Visitor(self._transport, keys.seal_with(group_keys, settings["group"], me), me)
+            self._tasks = [asyncio.create_task(self._visitor.listen()), asyncio.create_task(self._watch())]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S):
+                    await self._settled.wait()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._membership.aclose()
+        await self._transport.aclose()
+
+    async def _watch(self) -> None:
+        is_complete = bool(getattr(self._membership, "complete", False))
+        with contextlib.suppress(Closed):
+            while True:
+                self._members = await self._membership.watch()
+                if is_complete:
+                    self._settled.set()
+
+    async def ask(self, patience_s: float = ANSWER_S) -> list[Answer]:
+        """What each member says, in the order of the membership."""
+        portion = asyncio.Semaphore(AT_ONCE)
+
+        async def ask(member: Member) -> Answer:
+            async with portion:
+                return await self._ask(member, patience_s)
+
+        return await asyncio.gather(*map(ask, self._members))
+
+    async def _ask(self, member: Member, patience_s: float) -> Answer:
+        question = Question(member)
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._visitor.put(question)
+        except TimeoutError:
+            return Answer(member)
+        document = question.document()
+        if document is None:
+            return Answer(member)
+        middle = (question.sent_at + question.heard_at) / 2
+        return Answer(member, document, question.heard_at - question.sent_at, document["clock"] - middle)
+
+
+def visiting(transport: Any) -> Any:
+    """The same transport on a port of its own."""
+    if not isinstance(transport, str):
+        return transport
+    base, _, query = transport.partition("?")
+    scheme, _, place = base.partition("://")
+    address, slash, prefix = place.partition("/")
+    try:
+        host, _ = split_address(address, default_host="127.0.0.1", default_port=0)
+    except ValueError:  # not a place with a port
+        return transport
+    options = [pair for pair in parse_qsl(query, keep_blank_values=True) if pair[0] != "advertise"]
+    own = f"{scheme}://{join_address(host, 0)}{slash}{prefix}"
+    return f"{own}?{urlencode(options, safe=SAFE)}" if options else own

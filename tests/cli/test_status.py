@@ -1,0 +1,177 @@
+"""`softmutex status`: what it shows, and that nobody notices it."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from softmutex import Node
+from softmutex.cli import status
+from tests.cli.processes import children_of, eventually, read_number, started, state_of
+from tests.cli.screen import at_terminal
+from tests.runtime.group import until
+
+SOFTMUTEX = Path(sys.executable).with_name("softmutex")
+
+
+async def ask(environ: dict[str, str], *flags: str) -> Any:
+    """What `softmutex status --json` prints."""
+    process = await asyncio.create_subprocess_exec(
+        SOFTMUTEX, "status", "--json", *flags, env=environ, stdout=subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0
+    return json.loads(said)
+
+
+def local(environ: dict[str, str]) -> dict[str, str]:
+    return {"membership": environ["SOFTMUTEX_MEMBERSHIP"]}
+
+
+async def test_it_shows_who_holds_who_waits_and_for_how_long(no_leaks: None, environ: dict[str, str]):
+    async with Node(name="a", **local(environ)) as a, Node(name="b", **local(environ)) as b:
+        async with a.mutex("x"):
+            waiting = asyncio.create_task(b.mutex("x").try_acquire())
+            waiters = [asyncio.create_task(wait_for(b, "x")) for _ in range(3)]
+            await waiting
+            picture = await ask(environ)
+            [x] = picture["mutexes"]
+            assert [hold["node"] for hold in x["holders"]] == ["a"] == x["tokens_at"]
+            assert x["holders"][0]["for"] > 0
+            assert [one["node"] for one in x["waiting"]] == ["b"] * 3 and x["waiting_count"] == 3
+            assert all(one["for"] > 0 for one in x["waiting"])
+            assert (x["name"], x["algorithm"], x["slots"], x["epoch"]) == ("x", "wandering", 1, 1)
+        await asyncio.gather(*waiters)
+        [x] = (await ask(environ))["mutexes"]
+        assert (x["holders"], x["waiting"], x["acquisitions"]) == ([], [], 4)
+
+
+async def wait_for(node: Node, name: str) -> None:
+    async with node.mutex(name):
+        pass
+
+
+async def test_nobody_notices_who_looks(no_leaks: None, environ: dict[str, str]):
+    async with Node(name="a", **local(environ)) as a, Node(name="b", **local(environ)) as b:
+        await wait_for(a, "x")
+        await wait_for(b, "x")
+        await until(lambda: a.mutex_statistics("x").facts.get("handed_over"))
+        before = [traces_of_visits(node) for node in (a, b)]
+        for _ in range(3):
+            assert len((await ask(environ))["nodes"]) == 2
+        assert [traces_of_visits(node) for node in (a, b)] == before
+
+
+def traces_of_visits(node: Node) -> Any:
+    """What would change if a member came or the token went anywhere."""
+    seen = node.mutex_statistics("x")
+    return [peer.id for peer in node.peers()], seen.acquisitions, seen.sent.get("TOKEN"), dict(seen.facts)
+
+
+async def test_a_node_with_a_fixed_port_on_this_host_is_not_in_the_way(no_leaks: None, environ: dict[str, str]):
+    async with Node(name="a", transport="udp://127.0.0.1:0", membership="static://127.0.0.1:1") as a:
+        flags = ("--transport", f"udp://{a.address}", "--membership", f"static://{a.address}")
+        [node] = (await ask(environ, *flags))["nodes"]
+        assert (node["name"], node["answers"]) == ("a", True)
+
+
+async def test_only_the_mutex_that_was_asked_for(no_leaks: None, environ: dict[str, str]):
+    async with Node(**local(environ)) as node:
+        for name in "xyz":
+            await wait_for(node, name)
+        assert [each["name"] for each in (await ask(environ, "-n", "y"))["mutexes"]] == ["y"]
+        assert (await ask(environ, "-n", "nobody's"))["mutexes"] == []
+
+
+async def test_clocks_and_round_trips_are_measured(no_leaks: None, environ: dict[str, str]):
+    async with Node(**local(environ)):
+        [node] = (await ask(environ))["nodes"]
+        assert 0 < node["rtt"] < 1
+        assert abs(node["clock_offset"]) < 0.5
+
+
+async def test_the_object_has_the_documented_form(no_leaks: None, environ: dict[str, str]):
+    documented = re.search(r"^    (\{\"group\".*?\})\n\n", status.__doc__ or "", re.DOTALL | re.MULTILINE)
+    assert documented
+    async with Node(name="a", **local(environ)) as a, a.mutex("x"):
+        waiter = asyncio.create_task(wait_for(a, "x"))
+        await until(lambda: a.mutex_statistics("x").waiting)
+        picture = await ask(environ)
+    await asyncio.gather(waiter, return_exceptions=True)
+    assert shape(picture) == shape(json.loads(documented[1]))
+
+
+def shape(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: shape(inner) for key, inner in value.items()}
+        case list():
+            return [shape(inner) for inner in value[:1]]
+        case _:
+            return None
+
+
+def say(environ: dict[str, str], *flags: str) -> tuple[int, str, str]:
+    run = subprocess.run([SOFTMUTEX, "status", *flags], env=environ, capture_output=True, text=True, timeout=30)
+    return run.returncode, run.stdout, run.stderr
+
+
+def test_where_nobody_is_it_says_so(environ: dict[str, str]):
+    code, said, _ = say(environ)
+    assert code == 0
+    assert "0 nodes" in said and "no mutex is in use" in said
+
+
+def test_who_does_not_answer_is_shown_as_such(environ: dict[str, str], tmp_path: Path):
+    command = ("run", "-n", "x", "--", "sh", "-c", "echo $$ > pid; exec sleep 60")
+    with started(SOFTMUTEX, *command, env=environ, cwd=tmp_path) as run:
+        read_number(tmp_path / "pid")
+        agent = next(child for child in children_of(run.pid) if os.getsid(child) == child)
+        assert "held by" in say(environ)[1]
+        os.kill(agent, signal.SIGSTOP)
+        eventually(lambda: state_of(agent) == "T", "it is stopped")
+        code, said, _ = say(environ)
+        assert code == 0
+        assert "no answer: see softmutex doctor" in said
+        os.kill(agent, signal.SIGCONT)
+
+
+def test_a_group_that_cannot_be_looked_at_is_69_and_says_why(environ: dict[str, str], tmp_path: Path):
+    (tmp_path / "runtime").write_text("in the way")
+    code, _, said = say(environ)
+    assert code == 69
+    assert said.startswith("softmutex status: the group cannot be looked at") and "Not a directory" in said
+
+
+def test_watching_wants_a_terminal(environ: dict[str, str]):
+    code, _, said = say(environ, "--watch")
+    assert code == 64
+    assert "--watch wants a terminal" in said
+
+
+def test_watching_shows_what_changes_and_ends_on_ctrl_c(environ: dict[str, str], tmp_path: Path):
+    with at_terminal(str(SOFTMUTEX), "status", "--watch", env=environ) as screen:
+        screen.shows("no mutex is in use")
+        command = ("run", "-n", "nightly", "--", "sh", "-c", "echo $$ > pid; exec sleep 60")
+        with started(SOFTMUTEX, *command, env=environ, cwd=tmp_path) as run:
+            screen.shows("nightly")
+            screen.shows("held by")
+            run.terminate()
+            run.wait()
+        screen.shows("no mutex is in use")
+        screen.type("\x03")
+        assert screen.ends() == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0 s"), (9.5, "9.5 s"), (59.4, "59 s"), (61, "1 min 1 s"), (7321, "2 h 2 min")]
+)
+def test_spans_read_as_one_says_them(seconds: float, text: str):
+    assert status.span(seconds) == text
