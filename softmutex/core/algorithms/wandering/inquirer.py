@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 
 PROBE_LEAST: Final = SECOND // 20  # a probe may come at a bad moment; 1 + 2 + 3 + 4 of these are patient enough
+FEW: Final = 2  # probes to one of many: it is no loss if some do not answer
 GIVEN_UP: Final = PROBES + 1
 
 
@@ -107,16 +108,18 @@ class Inquirer:
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    def _add(self, inquiry: Inquiry, node: NodeId) -> None:
+    def _add(self, inquiry: Inquiry, node: NodeId, tries: int = 0) -> None:
         if node not in (0, self.desk.me) and len(inquiry.asked) < 4 * SAMPLE and self.desk.is_member(node):
-            inquiry.asked.setdefault(node, 0)
+            inquiry.asked.setdefault(node, tries)
 
     def _widen(self, inquiry: Inquiry) -> None:
         desk = self.desk
         inquiry.wide = True
         inquiry.tries = 0
-        for node in (*desk.homes(2), *desk.random_others(SAMPLE)):
+        for node in desk.homes(2):
             self._add(inquiry, node)
+        for node in desk.random_others(SAMPLE):
+            self._add(inquiry, node, PROBES - FEW)
         if not self._promise(inquiry.slot, desk.me):
             inquiry.refused = True
 
@@ -274,10 +277,11 @@ class Inquirer:
     def _end_of_stage(self, inquiry: Inquiry) -> None:
         desk = self.desk
         if not inquiry.wide:
+            near = set(inquiry.asked)
             self._widen(inquiry)
             for node, tries in inquiry.asked.items():
                 # Those who answered are asked for the ballot, those who did not are given up.
-                inquiry.asked[node] = 0 if tries < 1 else GIVEN_UP
+                inquiry.asked[node] = 0 if tries < 0 else GIVEN_UP if node in near else tries
             self._probe(inquiry)
             return
         slot = inquiry.slot

@@ -19,7 +19,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
-from softmutex.core.algorithms.wandering.settings import BEAT, GRACE, PATIENCE, PATIENCE_EACH, QUEUE, SECOND_BEAT
+from softmutex.core.algorithms.wandering.settings import (
+    GRACE,
+    PATIENCE,
+    PATIENCE_EACH,
+    QUEUE,
+    SECOND_BEAT,
+    SECOND_EXTRA,
+)
 from softmutex.core.events import NOBODY, Instant, NodeId, RequestId, Ticket, Token
 from softmutex.core.messages import Bequest, Feed, Heard, Place, Presence, Queued, Seen, Sight, Want
 
@@ -109,7 +116,7 @@ class Registrar:
     def _asked_again(self, post: Post, ticket: Ticket) -> None:
         """The holder was told and did not come: the FEED was lost, or the holder is."""
         post.again += 1
-        if (post.again >= 2 or post.idle) and self.desk.options.watch:
+        if (post.again >= 2 or post.idle) and self.desk.options.census:
             self.machine.inquirer.start(post.place.slot, "a waiter was fed to the holder and asks again")
         self._feed(post, (ticket,))
         self.desk.post(ticket.node, Queued(ticket.request, self.patience))
@@ -249,7 +256,7 @@ class Registrar:
         post.relayed += 1
         if post.relayed % SECOND_BEAT != 1 and (seen.lease or known_parked):
             return
-        lease = seen.lease and seen.lease + SECOND_BEAT * BEAT
+        lease = seen.lease and seen.lease + SECOND_EXTRA
         for node in self.desk.homes(2 if lease else 3):
             if node not in (self.desk.me, seen.place.holder):
                 self.desk.post(node, Seen(seen.place, lease, seen.queue))
@@ -284,10 +291,10 @@ class Registrar:
             post.lent = dict(token.queue)
             post.more = token.more
             first = self.desk.me == token.watch[0] if token.watch else True
-            self._watch(post, GRACE if first else (SECOND_BEAT + 2) * BEAT)
+            self._watch(post, GRACE if first else GRACE + SECOND_EXTRA)
             if first and stand_in not in (NOBODY, place.holder):
                 # Who watched over us while we were the holder is the second one again, and waits longer.
-                self.desk.post(stand_in, Seen(place, (SECOND_BEAT + 2) * BEAT, token.queue))
+                self.desk.post(stand_in, Seen(place, GRACE + SECOND_EXTRA, token.queue))
             self.serve()
 
     def _watch(self, post: Post, span: int) -> None:

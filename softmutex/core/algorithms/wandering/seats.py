@@ -183,15 +183,17 @@ class Seats:
                 seat.row, seat.arrived = 0, self.desk.now
                 self._withdraw(seat)
                 break
-        if waiter.waiting and self.may_use() and (not queue or self._row_goes_on(seat)):
+        hints = self.desk.options.hints
+        if waiter.waiting and self.may_use() and ((hints and not queue) or self._row_goes_on(seat)):
             self._grant(seat)
         elif queue:
             self._pass(seat)
         elif self.leaving and not self.desk.alone:
             self._give(seat, self.desk.homes(1, but=self.desk.me)[0], ())
-        elif not self.desk.options.hints:
+        elif not hints:
             if not seat.parked:
-                self.desk.timer(("walk", seat.token.slot), self.desk.now + self.machine.skip)
+                pause = 0 if seat.row else self.machine.skip
+                self.desk.timer(("walk", seat.token.slot), self.desk.now + pause)
                 seat.parked = True
         else:
             self._park(seat)

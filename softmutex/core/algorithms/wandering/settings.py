@@ -26,6 +26,7 @@ BEAT: Final = 8 * SECOND // 5
 SLACK: Final = 4 * SECOND // 5  # at least; more where the network is slow
 GRACE: Final = BEAT + SLACK  # for a token that is on its way to somebody who will speak for it
 SECOND_BEAT: Final = 2  # the second watcher hears every so-many-th beat
+SECOND_EXTRA: Final = (SECOND_BEAT - 1) * BEAT
 PARKED_BEAT: Final = 60 * SECOND  # idle traffic of the whole group: 2 messages each 60 s
 
 RTO_FIRST: Final = SECOND // 5  # before any round trip was measured
