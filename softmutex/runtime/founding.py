@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("softmutex")
 
-ASKED_MAX = 64  # a larger group is not asked: whoever is new listens first
+ASKED_MAX = 32  # a larger group is not asked: whoever is new listens first
 ANSWER = from_seconds(0.1)  # after this it is asked again, after twice this once more
 ROUNDS = 3
 INTRODUCTION = from_seconds(2.0)

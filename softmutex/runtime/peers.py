@@ -48,13 +48,13 @@ BYES_MAX = 64
 
 
 class Peer:
-    __slots__ = ("address", "heard_at", "id", "listed_at", "name", "pings")
+    __slots__ = ("address", "heard_at", "id", "listed", "name", "pings")
 
     def __init__(self, id: NodeId, address: str, name: str = "") -> None:
         self.id = id
         self.address = address  # where its last frame came from; where it is listed, before the first one
         self.name = name
-        self.listed_at = ""  # the address at which the membership shows it now
+        self.listed: Member | None = None  # as the membership shows it now
         self.heard_at: Instant = 0
         self.pings = 0  # sent without an answer; 0: not suspected
 
@@ -78,51 +78,45 @@ class Peers:
         self.greetings: dict[str, Greeting] = {}
         self._nonces: dict[int, Greeting] = {}
         self._mine = {life.transport.address}  # addresses at which this node met itself
-        self._view: dict[str, Member] = {}  # as the membership showed it last, by address
         self._secret = life.random_bytes(16)
         self._newcomers = 0
         self._newcomers_second = 0
         self._probing = 0
-        self._names: set[str] = set()  # told of as doubled
+        self._doubled: set[str] = set()  # names that were told of
 
     # --- what the membership says -----------------------------------------------------------------------------------
 
     def update(self, view: Iterable[Member]) -> None:
         """The membership's list of the others, whole."""
-        self._view = {member.address: member for member in view}
+        shown = {member.address: member for member in view}
         trusted = self._life.membership_is_complete()
         for address, greeting in list(self.greetings.items()):
-            if self._view.get(address) != greeting.member:
+            if shown.get(address) != greeting.member:
                 self._stop_greeting(address)
-        joined = []
+        listed_before = [peer for peer in self.table.values() if peer.listed is not None]
+        for peer in listed_before:
+            peer.listed = None
         at = {peer.address: peer for peer in self.table.values()}
-        for address, member in self._view.items():
-            peer = self.table.get(member.id) if member.id else at.get(address)
-            if peer is not None:
-                peer.listed_at = address
+        joined = []
+        for address, member in shown.items():
+            known = self.table.get(member.id) if member.id else at.get(address)
+            if known is not None:
+                known.listed = member
             elif address in self._mine or address in self.greetings or member.id == self._life.id:
                 continue
             elif member.id and trusted:
                 joined.append(member)
             else:
                 self._greet(member)
-        self._admit(joined)
-        gone = [peer for peer in self.table.values() if peer.listed_at and not self._is_shown(peer)]
-        for peer in gone:
-            peer.listed_at = ""
+        self._admit(joined, listed=True)
+        gone = [peer.id for peer in listed_before if peer.listed is None]
         if trusted:
-            self._remove([peer.id for peer in gone])
+            self._remove(gone)
         else:
-            for peer in gone:
-                self.suspect(peer.id)
-
-    def _is_shown(self, peer: Peer) -> bool:
-        member = self._view.get(peer.listed_at)
-        return member is not None and member.id in (0, peer.id)
-
-    def everybody_answered(self) -> bool:
-        """Whether all whom the membership shows are members."""
-        return not self.greetings
+            for id in gone:
+                self.suspect(id)
+        if joined:
+            self._look_at_names()
 
     # --- members ----------------------------------------------------------------------------------------------------
 
@@ -144,10 +138,10 @@ class Peers:
         if self._newcomers > NEWCOMERS_A_SECOND:
             self._life.drop("newcomers")
             return None
-        self._admit([Member(address, id)])
+        self._admit([Member(address, id)], listed=False)
         return self.table.get(id)
 
-    def _admit(self, newcomers: Sequence[Member]) -> None:
+    def _admit(self, newcomers: Sequence[Member], listed: bool) -> None:
         room = MEMBERS_MAX - len(self.members)
         if len(newcomers) > room:
             self._life.drop("members", len(newcomers) - room)
@@ -156,12 +150,10 @@ class Peers:
             return
         for member in newcomers:
             peer = self.table[member.id] = Peer(member.id, member.address, member.name)
-            if self._view.get(member.address, member).id in (0, member.id):
-                peer.listed_at = member.address if member.address in self._view else ""
+            peer.listed = member if listed else None
             self._stop_greeting(member.address)
-            if len(newcomers) == 1:
-                insort(self.members, member.id)
-            self._look_at_name(peer)
+        if len(newcomers) == 1:
+            insort(self.members, newcomers[0].id)
         if len(newcomers) > 1:
             self.members[:] = sorted({*self.members, *(member.id for member in newcomers)})
         self._life.members_changed(MembersChanged(tuple(member.id for member in newcomers), ()))
@@ -176,17 +168,16 @@ class Peers:
         if gone:
             self._life.members_changed(MembersChanged((), tuple(gone)))
 
-    def _look_at_name(self, peer: Peer) -> None:
+    def _look_at_names(self) -> None:
         """Two live nodes of one name are no harm, but confuse their people: told once."""
-        if not peer.name or peer.name in self._names:
-            return
-        if peer.name == self._life.name or any(
-            other.name == peer.name for other in self.table.values() if other is not peer
-        ):
-            self._names.add(peer.name)
-            self._life.tell(
-                "names", f"two live nodes are named {peer.name!r} (one is at {peer.address}). Give each its own."
-            )
+        seen = {self._life.name}
+        for peer in self.table.values():
+            if peer.name in seen and peer.name not in self._doubled:
+                self._doubled.add(peer.name)
+                where = f"one is at {peer.address}"
+                self._life.tell("names", f"two live nodes are named {peer.name!r} ({where}). Give each its own.")
+            if peer.name:
+                seen.add(peer.name)
 
     # --- suspicion --------------------------------------------------------------------------------------------------
 
@@ -200,15 +191,15 @@ class Peers:
         if peer.pings == PROBES:
             log.info("node %s at %s does not answer: it is no member any more", peer.name or peer.id, peer.address)
             self._remove([peer.id])
-            if peer.listed_at:
-                self._greet(self._view[peer.listed_at], tries=AT_LEISURE)
+            if peer.listed is not None:
+                self._greet(peer.listed, tries=AT_LEISURE)
             return
         gap = PROBE << peer.pings
         peer.pings += 1
         ping = Ping(self._life.random_u64())
         self._life.transmit(peer.id, "", ping, peer.address)
-        if peer.listed_at and peer.listed_at != peer.address:
-            self._life.transmit(peer.id, "", ping, peer.listed_at)
+        if peer.listed is not None and peer.listed.address != peer.address:
+            self._life.transmit(peer.id, "", ping, peer.listed.address)
         self._life.timers.set(("probe", peer.id), self._life.now() + gap, self._probe, peer)
 
     def _trust(self, peer: Peer) -> None:
@@ -268,7 +259,7 @@ class Peers:
             case Welcome(nonce, group, name) if to_me:
                 greeting = self._nonces.get(nonce)
                 if greeting is not None and group == self._life.group:
-                    self._introduce(sender, name, source, greeting.member.address)
+                    self._introduce(sender, name, source, greeting.member)
             case Ping(nonce) if to_me:
                 if self.heard(sender, source) is not None:
                     self._life.transmit(sender, "", Pong(nonce))
@@ -300,20 +291,21 @@ class Peers:
             return
         life.transmit(sender, "", Welcome(hello.nonce, life.group, life.name), source)
         if not hello.visitor:
-            self._introduce(sender, hello.name, source, source)
+            self._introduce(sender, hello.name, source, None)
 
-    def _introduce(self, id: NodeId, name: str, source: str, greeted_at: str) -> None:
+    def _introduce(self, id: NodeId, name: str, source: str, greeted: Member | None) -> None:
         """It proved that it is there. Who was at this address before is probably not any more."""
-        self._stop_greeting(greeted_at)
+        listed = greeted or (self.greetings[source].member if source in self.greetings else None)
+        if listed is not None:
+            self._stop_greeting(listed.address)
         for other in [other.id for other in self.table.values() if other.address == source and other.id != id]:
             self.suspect(other)
         peer = self.heard(id, source)
         if peer is not None:
-            if greeted_at in self._view and not peer.listed_at:
-                peer.listed_at = greeted_at
+            peer.listed = peer.listed or listed
             if not peer.name:
                 peer.name = name
-                self._look_at_name(peer)
+                self._look_at_names()
 
     def say_bye(self) -> None:
         """To those who were heard last; the others hear it from the membership, or find out when they need us."""

@@ -191,7 +191,7 @@ async def test_two_live_nodes_of_one_name_are_told_of_once(
 ):
     async with listed_node(network, Listed(), "a") as a:
         for _ in range(3):
-            a.life().peers._introduce(stranger.id, "a", "stranger", "stranger")
+            a.life().peers._introduce(stranger.id, "a", "stranger", None)
         await until(lambda: known(a) == ["a"])
     assert caplog.text.count("two live nodes are named 'a'") == 1
 
