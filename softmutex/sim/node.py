@@ -13,16 +13,25 @@ NEVER: Instant = -1
 
 
 class Timer:
-    """`due` is what the machine asked for, `queued` when its one live entry in the heap comes up (world.py W2)."""
+    """`due` is what the machine asked for, `queued` when its one live entry in the heap comes up (world.py W2).
 
-    __slots__ = ("code", "due", "fired", "once", "queued")
+    Most timers watch over an answer that comes, so what is needed when one fires is made then.
+    """
+
+    __slots__ = ("code", "due", "fired", "name", "queued")
 
     def __init__(self, name: TimerName) -> None:
-        self.fired = Fired(name)
-        self.once = isinstance(name, tuple)  # such names are not used again
-        self.code = trace.code_of(name)
+        self.name = name
         self.due = NEVER
         self.queued = NEVER
+        self.fired: Fired | None = None
+        self.code = 0
+
+    def fire(self) -> Fired:
+        if self.fired is None:
+            self.fired = Fired(self.name)
+            self.code = trace.code_of(self.name)
+        return self.fired
 
 
 class Clock:

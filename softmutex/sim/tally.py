@@ -151,9 +151,9 @@ class Tally:
         elif note.kind is FactKind.TOKEN_LOST:
             self.gone([token.id], now)
 
-    def sent(self, message: Any, sender: NodeId, to: NodeId) -> None:
-        if type(message) is self.carrier:
-            self._last_commit[message.token.id] = (sender, to)
+    def committed(self, message: Any, sender: NodeId, to: NodeId) -> None:
+        """A message with the right in it is on its way."""
+        self._last_commit[message.token.id] = (sender, to)
 
     def committed_by_or_to(self, node: NodeId) -> set[int]:
         return {token_id for token_id, ends in self._last_commit.items() if node in ends}

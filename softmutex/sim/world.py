@@ -16,7 +16,7 @@ W3  Machines draw from one generator, the world (network, demand, faults) from a
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any
@@ -56,6 +56,8 @@ from softmutex.sim.node import NEVER, Running, SimNode, Timer
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.tally import EPOCH, Tally
 
+new = tuple.__new__  # a tuple with names, without the detour over them
+
 
 class MachineFailed(Exception):
     """A machine raised, whatever its cause; it never may (A1)."""
@@ -86,7 +88,7 @@ class World:
         self.group = Group(self, make, random.Random(scenario.seed), options)
         self.nodes = self.group.nodes
         self.running: list[Running] = []
-        self.sent: dict[type, int] = {}
+        self.sent: dict[type, int] = defaultdict(int)
         self.facts: dict[FactKind, int] = dict.fromkeys(FactKind, 0)
         self.events = 0
         self.laws = Laws(self, laws)
@@ -131,7 +133,7 @@ class World:
         self._stop = True
 
     def _turn(self) -> None:
-        """Event after event, until `stop`. The hot loop of everything: what is spelled out here is so for speed."""
+        """Event after event, until `_halt`. The hot loop of everything: what is spelled out here is so for speed."""
         heap, ready, recorder = self._heap, self._ready, self.recorder
         words, received, perform = recorder.words, recorder.received, self._perform
         at = self.now
@@ -154,7 +156,7 @@ class World:
                     timer = event
                     if timer.queued != at or not self._is_due(node, timer, at):
                         continue
-                    event = timer.fired
+                    event = timer.fired or timer.fire()
                     words += (at, node.id << 36, timer.code)
                 if len(words) > trace.CHUNK:
                     recorder.flush()
@@ -186,11 +188,11 @@ class World:
             return False
         timer.queued = NEVER
         if due != NEVER and not node.awake:
-            self.group.set_aside(node, timer.fired)  # still set: it may be cancelled or moved before it is heard of
+            self.group.set_aside(node, timer.fire())  # still set: it may be cancelled or moved before it is heard of
             return False
         timer.due = NEVER
-        if timer.once:
-            node.timers.pop(timer.fired.timer, None)
+        if type(timer.name) is tuple and node.timers.get(timer.name) is timer:  # such names are not used again
+            del node.timers[timer.name]
         return due != NEVER
 
     def _is_overdue(self, node: SimNode, fired: Fired) -> bool:
@@ -199,8 +201,8 @@ class World:
         if timer is None or timer.due == NEVER or timer.queued != NEVER:
             return False
         timer.due = NEVER
-        if timer.once:
-            del node.timers[fired.timer]
+        if type(timer.name) is tuple:
+            del node.timers[timer.name]
         return True
 
     def _admit(self, node: SimNode, event: Event, at: Instant) -> bool:
@@ -236,28 +238,17 @@ class World:
     # --- effects -----------------------------------------------------------------------------------------------------
 
     def _perform(self, node: SimNode, effects: Sequence[Effect], at: Instant) -> None:
-        sent = self.sent
         for effect in effects:
             if type(effect) is Send:
-                message = effect.message
-                kind = type(message)
-                sent[kind] = sent.get(kind, 0) + 1
-                if self.network.instant:
-                    target = self.nodes.get(effect.to)
-                    if target is not None:
-                        self._ready.append((target, Received(node.id, message)))
-                    else:
-                        self.tally.dropped(message, at)
-                else:
-                    self._carry(node, effect, at)
+                self._send(node, effect[0], effect[1], at)
             elif type(effect) is SetTimer:
                 self._set_timer(node, effect, at)
-            elif type(effect) is Grant:
-                self._grant(node, effect, at)
             elif type(effect) is CancelTimer:
                 timer = node.timers.get(effect.timer)
                 if timer is not None:
                     timer.due = NEVER
+            elif type(effect) is Grant:
+                self._grant(node, effect, at)
             elif type(effect) is Note:
                 self.facts[effect.kind] += 1
                 self.tally.noted(effect, at)
@@ -269,30 +260,41 @@ class World:
             else:
                 self.laws.illegal(at, node.id, f"answered with {effect!r}, which is no effect")
 
-    def _carry(self, node: SimNode, send: Send, at: Instant) -> None:
-        """Over a network that takes its time, or worse."""
-        to, message = send
+    def _send(self, node: SimNode, to: NodeId, message: Message, at: Instant) -> None:
         network = self.network
         target = self.nodes.get(to)
-        self.tally.sent(message, node.id, to)
-        if target is None:
-            delays: Sequence[int] = ()
-        elif not network.plain:
-            delays = network.delays(node, to, message)
-        elif network.loss and self.chance() < network.loss:
-            delays = ()
+        kind = type(message)
+        self.sent[kind] += 1
+        if network.instant:
+            if target is not None:
+                self._ready.append((target, new(Received, (node.id, message))))
+            else:
+                self.tally.dropped(message, at)
+            return
+        if kind is self.tally.carrier:
+            self.tally.committed(message, node.id, to)
+        if not network.plain:
+            self._carry(node, to, message, at)
+        elif target is None or (network.loss and self.chance() < network.loss):
+            self.tally.dropped(message, at)
         else:
-            delays = (network.base + int(self.chance() * network.spread),)
+            self._order += 1
+            due = at + network.base + int(self.chance() * network.spread)
+            heappush(self._heap, (due, self._order, target, new(Received, (node.id, message))))
+
+    def _carry(self, node: SimNode, to: NodeId, message: Message, at: Instant) -> None:
+        """Over a network that does worse than take its time and lose something."""
+        target = self.nodes.get(to)
+        delays = self.network.delays(node, to, message)
         if target is None or not delays:
             self.tally.dropped(message, at)
             return
-        received = Received(node.id, message)
         for delay in delays:
             if delay:
                 self._order += 1
-                heappush(self._heap, (at + delay, self._order, target, received))
+                heappush(self._heap, (at + delay, self._order, target, Received(node.id, message)))
             else:
-                self._ready.append((target, received))
+                self._ready.append((target, Received(node.id, message)))
 
     def deliver(self, sender: NodeId, to: NodeId, message: Message) -> None:
         """A message that nobody sends now."""
