@@ -31,7 +31,8 @@ Sink = Callable[[bytes], None]
 Look = Callable[[World], None]
 Watch = Callable[[], None]
 
-AUDITS = 100  # looks at all nodes during a phase
+STEPS = 100  # pauses during a phase, to look at it
+LOOKS = 10_000  # at single nodes for the law of tokens, in all these pauses together
 LATE_ASKERS = 10  # nodes that ask once more when the network has healed: a token that nobody wants may stay lost
 
 _NAME = {kind: name for name, kind in KINDS.values()}
@@ -93,10 +94,14 @@ def _two_phases(world: World, watch: Watch) -> float | None:
     world.group.populate()
     weather.start(world)
     demand.start(world)
-    step = max(1, (end - EPOCH) // AUDITS)
-    for at in range(EPOCH + step, end, step):
+    step = max(1, (end - EPOCH) // STEPS)
+    stride = -(-STEPS * scenario.nodes // LOOKS)
+    for number, at in enumerate(range(EPOCH + step, end, step), 1):
         _step(world, at, watch)
+        if number % stride == 0:
+            world.laws.audit()
     _step(world, end, watch)
+    world.laws.audit()
     world.freeze()
     if not scenario.settle_s:
         return None
@@ -109,7 +114,7 @@ def _two_phases(world: World, watch: Watch) -> float | None:
 
 def _settle(world: World, start: Instant, patience: Duration, watch: Watch) -> float | None:
     """How long it took until all was in order, and stayed so for a while; None when it did not get there."""
-    step = max(1, patience // AUDITS)
+    step = max(1, patience // STEPS)
     since = None
     for at in range(start + step, start + patience + 1, step):
         _step(world, at, watch)
@@ -125,7 +130,6 @@ def _settle(world: World, start: Instant, patience: Duration, watch: Watch) -> f
 
 def _step(world: World, at: Instant, watch: Watch) -> None:
     world.run_until(at)
-    world.laws.audit()
     watch()
 
 

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from softmutex.core.events import FactKind, Instant, NodeId, Note, RequestId, Token
+from softmutex.core.events import NOBODY, FactKind, Instant, NodeId, Note, RequestId, Token
 from softmutex.core.messages import Commit, Offer
 
 if TYPE_CHECKING:
@@ -158,10 +158,12 @@ class Tally:
     def committed_by_or_to(self, node: NodeId) -> set[int]:
         return {token_id for token_id, ends in self._last_commit.items() if node in ends}
 
-    def passed_by(self, token_id: int) -> NodeId | None:
+    def passed_by(self, token_id: int) -> NodeId:
         """Who handed this token on last."""
-        ends = self._last_commit.get(token_id)
-        return ends[0] if ends else None
+        return self._last_commit.get(token_id, (NOBODY, NOBODY))[0]
+
+    def passed_to(self, token_id: int) -> NodeId:
+        return self._last_commit.get(token_id, (NOBODY, NOBODY))[1]
 
     def dropped(self, message: Any, now: Instant) -> None:
         """With the message that has the right in it the token is gone, unless its sender will say it again."""

@@ -39,16 +39,19 @@ def code_of(name: object) -> int:
 
 def numbers_in(value: Any, out: list[int]) -> None:
     """Whatever a message may consist of, as numbers; a sequence tells its length first, so nothing is ambiguous."""
-    if isinstance(value, int):
-        out.append(value & MASK)
+    if isinstance(value, (tuple, list)):
+        out.append(len(value))
+        for each in value:
+            if type(each) is int:
+                out.append(each)
+            else:
+                numbers_in(each, out)
+    elif isinstance(value, int):  # bool and enumerations too
+        out.append(int(value))
     elif isinstance(value, str):
         out.append(crc32(value.encode()))
     elif isinstance(value, bytes):
         out.append(crc32(value))
-    elif isinstance(value, (tuple, list)):
-        out.append(len(value))
-        for each in value:
-            numbers_in(each, out)
     elif value is None:
         out += (MASK, 0)
     else:
@@ -80,14 +83,14 @@ class Recorder:
             words += (at, node << 36 | sender << 8 | number, *message)
         else:
             words += (at, node << 36 | sender << 8 | number, code_of(kind.__name__))
-            numbers_in(tuple(message), words)
+            numbers_in(message, words)
 
     def flush(self) -> None:
         words = self.words
         try:
             numbers = array("Q", words)
         except OverflowError:
-            numbers = array("Q", [word & MASK for word in words])
+            numbers = array("Q", [word & MASK for word in words])  # a clock may show a time before 1970
         if sys.byteorder == "big":
             numbers.byteswap()
         data = numbers.tobytes()

@@ -60,7 +60,13 @@ def victims(world: World, target: str) -> list[SimNode]:
 
 
 def _keeper(world: World) -> NodeId | None:
-    return next((node.id for node in world.nodes.values() if node.machine.view().tokens), None)
+    """Who has a token: mostly whom it was sent to last; else everybody is looked at."""
+    nodes, tally = world.nodes, world.tally
+    likely = [tally.passed_to(token_id) for token_id in tally.alive]
+    for node_id in [*(node_id for node_id in likely if node_id in nodes), *nodes]:
+        if nodes[node_id].machine.view().tokens:
+            return node_id
+    return None
 
 
 class Repeating:
