@@ -184,7 +184,7 @@ def table_5(effort: Effort, runner: Runner) -> Shown:
             Cell(f"N={n}, up to {edge}", f"{paper}", paper, count, None, Verdict.SHOWN)
             for edge, paper, count in zip(TABLE_5_EDGES, column, counts, strict=True)
         ]
-        printed_mean = sum(paper * middle for middle, paper in zip(TABLE_5_MIDDLES, column, strict=True)) / 100
+        printed_mean = sum(paper * middle for middle, paper in zip(TABLE_5_MIDDLES, column, strict=True)) / sum(column)
         mean, spread = mean_and_spread(durations)
         rule = "within a factor of 2: the paper names no criterion"
         holds = Verdict.OK if 0.5 <= mean / printed_mean <= 2 else Verdict.FAIL
@@ -224,8 +224,9 @@ def _binned(durations: list[float]) -> list[float]:
 
 def _distance_cell(durations: list[float], column: tuple[int, ...]) -> Cell:
     """Kolmogorov and Smirnov's distance between two samples, at the printed edges: 1 % of pairs alike exceed it."""
-    pairs = zip(accumulate(_binned(durations)), accumulate(column), strict=True)
-    distance = max(abs(mine - printed) for mine, printed in pairs) / 100
+    printed = [100 * count / sum(column) for count in column]
+    pairs = zip(accumulate(_binned(durations)), accumulate(printed), strict=True)
+    distance = max(abs(mine - theirs) for mine, theirs in pairs) / 100
     n = len(durations)
     limit = 1.63 * math.sqrt((n + 100) / (n * 100))
     verdict = Verdict.OK if distance <= limit else Verdict.FAIL
