@@ -86,7 +86,7 @@ def test_a_commit_is_taken_once_and_confirmed_as_often_as_it_comes(stage: Stage)
 
 
 def test_a_sender_without_an_answer_to_its_commit_asks_and_resumes_on_void(stage: Stage):
-    commit = commit_into_silence(stage)
+    commit, *_ = commit_into_silence(stage)
     assert stage.flying[0].kind == "Ask"
     assert stage.deliver() is None
     assert stage.deliver() == Failed(TOKEN, 2)  # VOID: the token is node 1's again
@@ -97,7 +97,7 @@ def test_a_sender_without_an_answer_to_its_commit_asks_and_resumes_on_void(stage
 
 
 def test_a_receiver_that_has_the_token_says_so_when_it_is_asked(stage: Stage):
-    commit = commit_into_silence(stage)
+    commit, *_ = commit_into_silence(stage)
     ask = stage.flying.pop()
     assert stage.again(commit) == Taken(HOP_1, 1)
     stage.lose()
@@ -208,6 +208,19 @@ def test_an_early_offer_costs_one_commit_at_the_release(stage: Stage):
     assert stage.deliver() == Passed(released, 2)
 
 
+def test_a_commit_after_a_long_hold_is_resent_no_less_than_any_other(stage: Stage):
+    stage.offer_early(1, to=2)
+    stage.deliver()
+    stage.deliver()
+    stage.wait(3600)
+    stage.commit(1)
+    commits = 0
+    while stage.lose().kind == "Commit":
+        commits += 1
+        assert stage.fire(1) is None
+    assert commits == len(commit_into_silence(Stage(stage.trace)))
+
+
 def test_a_release_before_the_ack_is_committed_with_the_ack(stage: Stage):
     stage.offer_early(1, to=2)
     released = TOKEN._replace(baggage=b"trace")
@@ -244,10 +257,10 @@ def test_what_is_committed_cannot_be_withdrawn(stage: Stage):
     stage.deliver()
     stage.deliver()
     assert stage.nodes[1].offered == ()
-    assert not stage.withdraw(1)
+    assert stage.withdraw(1) is False
     assert stage.deliver() == Taken(HOP_1, 1)
     assert stage.deliver() == Passed(TOKEN, 2)
-    assert not stage.withdraw(1)
+    assert stage.withdraw(1) is False
 
 
 def test_an_early_offer_that_nobody_answers_fails_before_the_release(stage: Stage):
@@ -366,17 +379,17 @@ def test_every_trace_belongs_to_a_sentence():
         assert f"test_{path.stem}" in globals(), f"{path.name} belongs to no test: delete it"
 
 
-def commit_into_silence(stage: Stage) -> Posted:
-    """Node 1 commits to node 2, and every COMMIT is lost, until it asks. Returns the first."""
+def commit_into_silence(stage: Stage) -> list[Posted]:
+    """Node 1 commits to node 2, and every COMMIT is lost, until it asks. Returns them."""
     stage.give(1, to=2)
     stage.deliver()
     stage.deliver()
-    commit = stage.flying[0]
+    commits = []
     while stage.flying[0].kind == "Commit":
-        stage.lose()
+        commits.append(stage.lose())
         assert stage.fire(1) is None
-    assert commit.message == Commit(1001, 2001, TOKEN)
-    return commit
+    assert all(commit.message == Commit(1001, 2001, TOKEN) for commit in commits)
+    return commits
 
 
 def pass_on(stage: Stage, token: Token, sender: int, to: int) -> None:

@@ -80,6 +80,10 @@ def test_a_first_round_trip_counts_with_a_deviation_of_half():
     assert learnt(0.1) == pytest.approx(0.3)
 
 
+def test_a_second_round_trip_counts_an_eighth_and_its_deviation_a_quarter():
+    assert learnt(0.1, 0.2) == pytest.approx(0.1125 + 4 * 0.0625)
+
+
 def test_with_steady_round_trips_the_wait_sinks_to_two_of_them():
     assert learnt(*[0.1] * 20) == pytest.approx(0.2)
 
@@ -115,5 +119,7 @@ def test_an_answer_after_a_resend_teaches_only_more_patience():
     assert patience.wait(0) == 4 * FIRST
     patience.learn(from_seconds(0.001), 1)
     assert patience.wait(0) == 4 * FIRST
-    patience.learn(from_seconds(0.1), 0)
-    assert patience.wait(0) == from_seconds(0.3)
+    patience.learn(from_seconds(0.01), 0)
+    assert patience.wait(0) == from_seconds(0.03)
+    patience.learn(from_seconds(0.01), 1)
+    assert patience.wait(0) == from_seconds(0.06)
