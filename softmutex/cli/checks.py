@@ -1,0 +1,240 @@
+"""What `softmutex doctor` looks at: one function a question, each gives findings with a verdict and a remedy.
+
+The naive way, one try around everything, tells of the first thing that is wrong only. Here a check that cannot be made
+says so in its own line, and the others are made all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from softmutex import plugins
+from softmutex.cli.survey import Answer
+from softmutex.ports import CannotOpen, Closed, Transport
+from softmutex.runtime import keys
+from softmutex.runtime.config import SETTINGS, Settings
+from softmutex.runtime.status import own_version
+
+ECHO_S = 1.0
+CLOCK_S = 1.0  # clocks that differ by more deserve a word; the algorithms bear hours
+LAG_S = 0.5
+STRANGE = ("unknown_key", "forged", "not_sealed", "sealed", "version")  # frames that a node refused, by reason
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    verdict: Verdict
+    says: str
+    remedy: str = ""
+
+
+def ok(check: str, says: str) -> Finding:
+    return Finding(check, Verdict.OK, says)
+
+
+def warn(check: str, says: str, remedy: str) -> Finding:
+    return Finding(check, Verdict.WARN, says, remedy)
+
+
+def fail(check: str, says: str, remedy: str = "") -> Finding:
+    return Finding(check, Verdict.FAIL, says, remedy)
+
+
+# --- this installation -----------------------------------------------------------------------------------------------
+
+
+def check_installation() -> Iterator[Finding]:
+    yield ok("installation", f"softmutex {own_version()}, Python {sys.version.split()[0]}, {sys.platform}")
+    for role in plugins.Role:
+        broken = {}
+        for name in plugins.installed(role):
+            try:
+                plugins.load(role, name)
+            except Exception as error:  # whatever an adapter of anybody's raises when it is imported
+                broken[name] = str(error)
+        working = [name for name in plugins.installed(role) if name not in broken]
+        yield ok("installation", f"{role.value}s: {', '.join(working) or 'none'}")
+        for name, why in broken.items():
+            yield warn("installation", f"{role.value} {name}: {why}", "Repair it, or uninstall what brings it.")
+
+
+def check_settings(settings: Settings) -> Iterator[Finding]:
+    yield ok("settings", f"file: {settings.file or 'none (softmutex.toml, pyproject.toml or SOFTMUTEX_CONFIG)'}")
+    for name in SETTINGS:
+        yield ok("settings", f"{name} = {shown(settings, name)}  ({origin(settings, name)})")
+
+
+def shown(settings: Settings, name: str) -> str:
+    value = settings[name]
+    return "(hidden)" if isinstance(value, bytes) else str(value)
+
+
+def origin(settings: Settings, name: str) -> str:
+    said = settings.origin(name)
+    return "flag" if said == "keyword" else said
+
+
+# --- this host -------------------------------------------------------------------------------------------------------
+
+
+def check_key(settings: Settings, found: Sequence[bytes]) -> Iterator[Finding]:
+    """With what frames are sealed. That only its owner can read a key was checked when it was read."""
+    file = settings["key"] or settings["key_file"]
+    more = f", {len(found)} keys, the first one seals" if len(found) > 1 else ""
+    if found and file is not None:
+        yield ok("key", f"frames are sealed with {file}{more}, which only its owner can read")
+    elif found:
+        yield ok("key", f"frames are sealed with the key that {settings['membership']} gives its members")
+
+
+async def check_transport(settings: Settings, has_key: bool, answers: Sequence[Answer]) -> list[Finding]:
+    """Whether a node could listen here, and reach itself under the address that it tells others."""
+    transport = plugins.transport(settings["transport"])
+    try:
+        await transport.open()
+    except (CannotOpen, OSError) as error:
+        return [port_taken(settings, answers, error)]
+    try:
+        return [*check_reach(settings, transport, has_key), *await check_address(settings, transport)]
+    finally:
+        await transport.aclose()
+
+
+def check_reach(settings: Settings, transport: Transport, has_key: bool) -> Iterator[Finding]:
+    """A node without a key must not be reached by strangers."""
+    if has_key:
+        return
+    if keys.stays_on_this_host(settings, transport):
+        yield ok("key", "no key, and none is needed: no other host reaches this node")
+    elif settings["insecure"]:
+        says = f"no key, and insecure: whoever reaches {transport.address} can take part, or break the group"
+        yield warn("key", says, "Give all members the same key_file.")
+    else:
+        says = f"no key, and {transport.address} can be reached from other hosts: no node starts like that"
+        yield fail(
+            "key", says, "Give all members the same key_file: head -c 32 /dev/urandom | base64 > FILE, mode 600."
+        )
+
+
+def port_taken(settings: Settings, answers: Sequence[Answer], error: Exception) -> Finding:
+    place = str(settings["transport"]).partition("://")[2].partition("?")[0]
+    port = place.rpartition(":")[2]
+    ours = [each.name for each in answers if each.document and each.document["address"].rpartition(":")[2] == port]
+    if ours and port not in ("", "0"):
+        return ok("port", f"port {port} is taken, by the node {ours[0]} of this group as it seems")
+    return fail("port", f"a node could not listen: {error}", f"See who does: ss -lnp | grep ':{port}'. Or use another.")
+
+
+async def check_address(settings: Settings, transport: Transport) -> list[Finding]:
+    address = transport.address
+    findings = [ok("port", f"a node can listen; others reach it at {address}")]
+    scheme = str(settings["membership"]).partition(":")[0]
+    if keys.is_loopback(address) and scheme not in ("local", "static", "memory"):
+        advice = "Give a transport that they can reach: udp://0.0.0.0:9431, or advertise=host:port."
+        findings.append(warn("port", f"{address} is this host alone; no other host reaches it", advice))
+    transport.send(address, b"softmutex doctor")
+    try:
+        async with asyncio.timeout(ECHO_S):
+            await transport.receive()
+    except (TimeoutError, Closed):
+        advice = "Is the advertised address this host's? Does a firewall or NAT drop what comes back?"
+        findings.append(warn("port", f"what is sent to {address} does not come in here", advice))
+    return findings
+
+
+# --- the group -------------------------------------------------------------------------------------------------------
+
+
+def check_members(settings: Settings, answers: Sequence[Answer]) -> Iterator[Finding]:
+    told = [each for each in answers if each.document]
+    if not answers:
+        says = f"{settings['membership']} shows no member"
+        alone = str(settings["membership"]).startswith(("local:", "memory:"))
+        advice = "Does one run? With the same membership and group? Does the network let its messages pass?"
+        yield ok("members", says) if alone else warn("members", says, advice)
+    for each in answers:
+        if each.document is None:
+            yield fail(
+                "members",
+                f"{each.name} at {each.member.address} does not answer",
+                "Does it run, and is not stopped? Do firewalls let it through both ways? The same key and group there?",
+            )
+    for each in told:
+        document = each.document or {}
+        knows, others = document["peers"], len(told) - 1
+        reached = f"{each.name} at {each.member.address} answers in {each.rtt_s * 1000:.1f} ms and knows {knows} others"
+        if knows >= others:
+            yield ok("members", reached)
+        else:
+            advice = f"Can {each.name} and the others reach each other's addresses? Start softmutex doctor there."
+            yield fail("members", f"{reached}, {others} are there", advice)
+        yield from check_node(each.name, document)
+
+
+def check_node(name: str, document: dict[str, Any]) -> Iterator[Finding]:
+    """What a node itself found strange."""
+    refused = {why: count for why in STRANGE if (count := document["dropped"].get(why, 0))}
+    if refused:
+        counts = ", ".join(f"{why} {count}" for why, count in refused.items())
+        advice = "A member, or a stranger, has another key, group or version. Give all the same."
+        yield warn("members", f"{name} refused frames: {counts}", advice)
+    for what in ("mismatch", "terms", "breakdowns", "own id"):
+        if count := document["told"].get(what, 0):
+            yield warn("members", f"{name} complained of '{what}', {count} times", f"See the log of {name}.")
+    if document["loop_lag_max"] > LAG_S:
+        says = f"the event loop of {name} was blocked for {document['loop_lag_max']:.1f} s: it looked dead meanwhile"
+        yield warn("members", says, "Move what blocks into a thread, or use Node(thread=True).")
+    for mutex in document["mutexes"]:
+        if mutex["isolated"]:
+            yield fail("members", f"{name} is isolated: {mutex['name']} waits there", "Can it reach the others?")
+
+
+def check_clocks(answers: Sequence[Answer]) -> Iterator[Finding]:
+    for each in answers:
+        if each.document is None:
+            continue
+        doubt_s = each.rtt_s / 2
+        if abs(each.offset_s) - doubt_s > CLOCK_S:
+            way = "ahead of" if each.offset_s > 0 else "behind"
+            says = f"the clock of {each.name} is {abs(each.offset_s):.1f} s {way} ours"
+            yield warn("clocks", says, "Run NTP on both, and start again what ran when the clock was set.")
+        else:
+            yield ok("clocks", f"the clock of {each.name} agrees to {abs(each.offset_s) + doubt_s:.3f} s")
+
+
+def check_agreement(answers: Sequence[Answer]) -> Iterator[Finding]:
+    """Whether all run the same version, and each mutex by the same terms."""
+    told = [(each.name, each.document) for each in answers if each.document]
+    versions = sorted({document["version"] for _, document in told} | {own_version()})
+    if told and len(versions) > 1:
+        yield warn("agreement", f"versions differ: {', '.join(versions)}", "Bring all members to one version.")
+    by_mutex: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for name, document in told:
+        for mutex in document["mutexes"]:
+            terms = {"algorithm": mutex["algorithm"], "slots": mutex["slots"], **mutex["terms"]}
+            by_mutex[mutex["name"]][name] = terms
+    for mutex_name, by_node in sorted(by_mutex.items()):
+        (first, terms), *others = by_node.items()
+        differences = [
+            f"{key} is {its.get(key)} at {node} and {terms.get(key)} at {first}"
+            for node, its in others
+            for key in sorted({*terms, *its})
+            if its.get(key) != terms.get(key)
+        ]
+        if differences:
+            yield fail("agreement", f"{mutex_name}: {'; '.join(differences)}", "Give all members the same settings.")
+        else:
+            yield ok("agreement", f"{mutex_name}: {len(by_node)} of {len(told)} nodes take part, by the same terms")

@@ -1,0 +1,116 @@
+"""`softmutex doctor`: can members reach each other, do clocks and settings agree, is the port open, is a key set?
+
+    softmutex doctor [--json] [the flags of the group]          exit code 1 where something failed, else 0
+
+One line a finding: `ok`, `warn` or `fail`, and below what to do. `--json` prints one object:
+
+    {"ok": true,
+     "settings": {"transport": {"value": "udp://127.0.0.1:0", "origin": "default"}},
+     "findings": [{"check": "port", "verdict": "ok", "says": "a node can listen", "remedy": ""}]}
+
+It looks from outside (`survey.py`) and changes nothing. What it tells of the reach between others it has from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+
+from softmutex import plugins
+from softmutex.cli.checks import (
+    Finding,
+    Verdict,
+    check_agreement,
+    check_clocks,
+    check_installation,
+    check_key,
+    check_members,
+    check_settings,
+    check_transport,
+    fail,
+    origin,
+    shown,
+)
+from softmutex.cli.settings import add_node_flags, node_settings
+from softmutex.cli.survey import Answer, Survey
+from softmutex.core.errors import ConfigError, SoftMutexError
+from softmutex.runtime import keys
+from softmutex.runtime.config import SETTINGS, Settings
+
+PATIENCE_S = 3.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-n", "--name", help="show the settings as they are for this mutex")
+    parser.add_argument("--json", action="store_true", help="one JSON object, see the documentation of this module")
+    add_node_flags(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    settings: Settings | None = None
+    findings = list(check_installation())
+    try:
+        settings = node_settings(arguments)
+    except ConfigError as error:
+        findings.append(fail("settings", str(error)))
+    else:
+        settings = settings if arguments.name is None else settings.for_mutex(arguments.name, {})
+        findings += asyncio.run(examine(settings))
+    if arguments.json:
+        sys.stdout.write(json.dumps(report(settings, findings)) + "\n")
+    else:
+        sys.stdout.write("\n".join(lines(findings)) + "\n")
+    return int(any(each.verdict is Verdict.FAIL for each in findings))
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    findings = list(check_settings(settings))
+    try:
+        plugins.transport(settings["transport"])
+        membership = plugins.membership(settings["membership"])
+    except ConfigError as error:  # an adapter that there is not, or an option that it does not know
+        return [*findings, fail("settings", str(error))]
+    try:
+        group_keys = keys.group_keys(settings, membership)
+    except (SoftMutexError, OSError) as error:
+        return [*findings, fail("key", str(error))]
+    finally:
+        await membership.aclose()
+    findings += check_key(settings, group_keys)
+    answers: Sequence[Answer] = ()
+    try:
+        async with Survey(settings) as survey:
+            answers = await survey.ask(PATIENCE_S)
+    except (SoftMutexError, OSError) as error:
+        findings.append(fail("members", f"the group cannot be looked at: {error}"))
+    else:
+        findings += [*check_members(settings, answers), *check_clocks(answers), *check_agreement(answers)]
+    return [*findings, *await check_transport(settings, bool(group_keys), answers)]
+
+
+def report(settings: Settings | None, findings: Sequence[Finding]) -> dict[str, object]:
+    in_force = (
+        {}
+        if settings is None
+        else {name: {"value": shown(settings, name), "origin": origin(settings, name)} for name in SETTINGS}
+    )
+    return {
+        "ok": all(each.verdict is not Verdict.FAIL for each in findings),
+        "settings": in_force,
+        "findings": [
+            {"check": each.check, "verdict": each.verdict.value, "says": each.says, "remedy": each.remedy}
+            for each in findings
+        ],
+    }
+
+
+def lines(findings: Sequence[Finding]) -> list[str]:
+    out = []
+    for each in findings:
+        out.append(f"{each.verdict.value:4}  {each.check:12}  {each.says}")
+        if each.remedy:
+            out.append(f"{'':20}-> {each.remedy}")
+    return out
