@@ -25,12 +25,14 @@ from typing import Any, NoReturn
 
 USAGE, DATA, INTERRUPTED, BROKEN_PIPE = 64, 65, 130, 141
 
+BY_ENTRY_POINT = "softmutex.commands"  # the group in which an adapter registers its module, under the command's name
+
 # name -> (module, what it does)
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("softmutex.cli.run", "run a command while holding the mutex"),
     "status": ("softmutex.cli.status", "who is there, where the token is, who waits, and for how long"),
     "demo": ("softmutex.cli.demo", "the FTP throttler on this machine: with and without"),
-    "registry": ("softmutex.cli.registry", "the central registry and its web page"),
+    "registry": (BY_ENTRY_POINT, "the central registry and its web page"),
     "sim": ("softmutex.cli.sim", "the simulator: run, reproduce, compare, replay, check"),
     "bench": ("softmutex.cli.bench", "measure this machine: latency, hand-overs, messages, memory"),
     "doctor": ("softmutex.cli.doctor", "can members reach each other, do clocks and settings agree, is a key set"),
@@ -107,7 +109,7 @@ def _dispatch(words: list[str]) -> int:
     module_name, description = COMMANDS[name]
     from softmutex.core.errors import ConfigError
 
-    module = import_module(module_name)
+    module = _registered(name) if module_name == BY_ENTRY_POINT else import_module(module_name)
     parser = Parser(prog=f"softmutex {name}", description=f"{description[0].upper()}{description[1:]}.")
     module.add_arguments(parser)
     try:
@@ -116,6 +118,15 @@ def _dispatch(words: list[str]) -> int:
         return int(end.code or 0)
     except ConfigError as error:
         return complain(f"softmutex {name}: {error}", USAGE)
+
+
+def _registered(name: str) -> Any:
+    from importlib.metadata import entry_points  # slow to import
+
+    found = entry_points(group=BY_ENTRY_POINT, name=name)
+    if not found:
+        raise Mistake(f"softmutex: the command {name!r} is not installed. Install softmutex again, whole")
+    return next(iter(found)).load()
 
 
 def _overview() -> str:

@@ -70,6 +70,8 @@ class Laws:
         self._world = world
         self._names = frozenset(names)
         self._slots = world.scenario.slots
+        self._ordered = "order" in names
+        self._exclusive = "overlap" in names or "evidence" in names
         self._grace = round(world.scenario.grace_s * SECOND)
         self._disturbed_at: Instant | None = None if world.scenario.founders == 1 else EPOCH
         self._always = bool(world.scenario.loss or world.scenario.corruption or world.scenario.reordering)
@@ -115,7 +117,7 @@ class Laws:
         if len(others) >= self._slots:
             self._overlap(at, new, others)
         token = new.token
-        if token is None:
+        if token is None or not self._ordered:
             return
         crowded = len(self._world.tally.alive) > self._slots
         last = self._last.get(token.slot)
@@ -126,7 +128,7 @@ class Laws:
         self._crowded = crowded
 
     def _overlap(self, at: Instant, new: Running, others: list[Running]) -> None:
-        if not self.excused(at):
+        if self._exclusive and not self.excused(at):
             holders = ", ".join(str(other.node) for other in others)
             self.broken("overlap", at, new.node, f"runs A while node {holders} does, and nothing had gone wrong lately")
         if self._slots > 1:
@@ -134,6 +136,8 @@ class Laws:
         for other in others:
             if other.node == new.node:
                 self.illegal(at, new.node, f"granted request {new.request} while {other.request} runs on the same node")
+                continue
+            if not self._exclusive:
                 continue
             overlap = Overlap(at, other, new, self._are_severed(other, new))
             self._overlaps.append(overlap)
@@ -150,8 +154,7 @@ class Laws:
         return any(cut(one.node, other.node) or cut(other.node, one.node) for cut in self._world.network.cuts)
 
     def ended(self, at: Instant, running: Running) -> None:
-        if not running.overlapped:
-            return
+        """For one that overlapped."""
         self._overlap_until[running.node] = at
         for overlap in [each for each in self._severed if running in (each.first, each.second)]:
             self._severed.remove(overlap)
@@ -162,7 +165,8 @@ class Laws:
     def noted(self, at: Instant, node: SimNode, note: Note) -> None:
         if note.kind is FactKind.OVERLAP:
             self._noted[node.id] = at
-            if self._overlap_until.get(node.id, 0) + self._grace < at:
+            until = self._overlap_until.get(node.id)
+            if until is None or (until + self._grace < at and not self.excused(at)):
                 self.broken(
                     "evidence", at, node.id, f"told of an overlap that was not ({note.detail or short(note.token)})"
                 )

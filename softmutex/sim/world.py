@@ -96,7 +96,10 @@ class World:
         self.acquired: dict[NodeId, int] = {}
         self.rough = True  # the first phase: demand and faults go on
         self._hold_length = demand.hold_length(scenario.hold, scenario.op_s, self.rng)
+        self._always = self._hold_length() if scenario.hold == "fixed" else 0
+        self._ordered = "order" in laws
         self._saturated = scenario.demand == "saturated"
+        self._fickle = bool(scenario.changes_mind) or scenario.patience_s is not None
         self._heap: list[tuple[Instant, int, SimNode | None, Any]] = []
         self._ready: deque[tuple[SimNode, Event]] = deque()
         self._order = 0
@@ -175,8 +178,6 @@ class World:
             self.events += 1
             if effects:
                 perform(node, effects, at)
-            if self._saturated and (kind is Released or kind is Withdrawn):
-                demand.again(self, node)
 
     def _is_due(self, node: SimNode, timer: Timer, at: Instant) -> bool:
         """Whether this entry of the heap is the timer's live one, and its time has come (W2)."""
@@ -222,6 +223,8 @@ class World:
             words += (at, who | trace.WITHDRAWN, event.request)
             del node.pending[event.request]
             self.tally.withdrew(at, self.sent)
+            if self._saturated:
+                demand.again(self, node)
         elif isinstance(event, MembersChanged):
             joined, left = event
             words += (at, who | trace.MEMBERS, len(joined), *joined, len(left), *left)
@@ -325,23 +328,29 @@ class World:
         heappush(self._heap, (when, self._order, node, timer))
 
     def _grant(self, node: SimNode, grant: Grant, at: Instant) -> None:
-        asked = node.pending.pop(grant.request, None)
+        request = grant[0]
+        asked = node.pending.pop(request, None)
         if asked is None:
-            self.laws.illegal(at, node.id, f"granted request {grant.request}, which does not wait")
+            self.laws.illegal(at, node.id, f"granted request {request}, which does not wait")
             return
         running = Running(node.id, asked, at, grant)
         self.tally.granted(node, running)
-        self.laws.granted(at, running, self.running)
-        node.holds[grant.request] = running
+        if self.running or self._ordered:
+            self.laws.granted(at, running, self.running)
+        node.holds[request] = running
         self.running.append(running)
         self._order += 1
-        heappush(self._heap, (at + self._hold_length(), self._order, node, Released(grant.request)))
+        due = at + (self._always or self._hold_length())
+        heappush(self._heap, (due, self._order, node, new(Released, (request, b""))))
 
     def _finish(self, node: SimNode, request: RequestId, at: Instant) -> None:
         running = node.holds.pop(request)
         self.running.remove(running)
         self.tally.ended(running, at, self.sent)
-        self.laws.ended(at, running)
+        if running.overlapped:
+            self.laws.ended(at, running)
+        if self._saturated:  # heard of when the machine has heard of the release
+            demand.again(self, node)
 
     def _lose(self, node: SimNode, lose: Lose, at: Instant) -> None:
         running = node.holds.get(lose.request)
@@ -354,15 +363,19 @@ class World:
 
     def ask(self, node: SimNode) -> None:
         """The application of this node wants to run A once."""
-        scenario = self.scenario
         request = node.last_request = node.last_request + 1
         node.pending[request] = self.now
         self.tally.asked(self.now, self.sent)
-        self._ready.append((node, Requested(request)))
+        self._ready.append((node, new(Requested, (request,))))
+        if self._fickle:
+            self._change_mind(node, request)
+
+    def _change_mind(self, node: SimNode, request: RequestId) -> None:
+        """Once its patience ends, or for no reason; unless it is granted before."""
+        scenario = self.scenario
         patience_s = scenario.patience_s
-        if scenario.changes_mind and self.chance() < scenario.changes_mind:
+        if self.chance() < scenario.changes_mind:
             patience_s = self.chance() * scenario.op_s
         if patience_s is not None:
             self._order += 1
-            due = self.now + round(patience_s * SECOND)
-            heappush(self._heap, (due, self._order, node, Withdrawn(request)))
+            heappush(self._heap, (self.now + round(patience_s * SECOND), self._order, node, Withdrawn(request)))
