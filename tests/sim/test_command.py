@@ -2,6 +2,9 @@
 
 import json
 import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,22 +117,36 @@ def test_a_file_that_is_no_trace_ends_in_one_line_and_65(capsys: pytest.CaptureF
 def test_a_picture_without_matplotlib_names_the_extra(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     code, _, err = run(capsys, "run", *SMALL, "--plot", "x.png")
     assert code == 64
     assert 'pip install "softmutex[plot]"' in err and err.count("\n") == 1
 
 
-def test_an_interrupted_run_ends_with_130_and_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+def test_an_interrupted_run_ends_with_130_and_one_line():
+    command = [sys.executable, "-c", "import sys, softmutex.cli; sys.exit(softmutex.cli.main())", "sim", "run", *SMALL]
+    run = subprocess.Popen(
+        [*command, "--duration", "1e9", "--show", "0:1e9"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with run:
+        assert run.stdout is not None and run.stderr is not None
+        assert "Started" in run.stdout.readline()
+        run.send_signal(signal.SIGINT)
+        run.stdout.read()
+        assert run.stderr.read() == "softmutex: interrupted\n"
+    assert run.returncode == 130
 
-    monkeypatch.setattr("softmutex.sim.run._step", interrupt)
-    code, out, err = run(capsys, "run", *SMALL)
-    assert (code, out, err) == (130, "", "softmutex: interrupted\n")
+
+def test_a_reader_that_goes_away_is_no_error():
+    command = [sys.executable, "-c", "import sys, softmutex.cli; sys.exit(softmutex.cli.main())", "sim", "run", *SMALL]
+    run = subprocess.Popen([*command, "--show", "0:1e9"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with run:
+        assert run.stdout is not None and run.stderr is not None
+        assert "Started" in run.stdout.readline()
+        run.stdout.close()
+        assert run.stderr.read() == ""
+    assert run.returncode == 141
 
 
 def test_a_run_is_traced_and_replayed_to_the_byte(capsys: pytest.CaptureFixture[str], tmp_path: Path):
