@@ -216,7 +216,7 @@ class Wandering:
             desk.post(sender, Sight(0, token.slot, better, Presence.ABSENT, False))
             return False
         seat = self.seats.by_slot.get(token.slot)
-        if seat is not None and desk.learn(place_of(token, sender)) and not seat.giving:
+        if desk.learn(place_of(token, sender)) and seat is not None and not seat.giving:
             self.inquirer.doubt(seat)
         needed = bool(self.waiter.waiting) and self.seats.in_use < desk.options.each
         if needed:

@@ -330,11 +330,12 @@ class Registrar:
     def queue_for(self, slot: int) -> tuple[tuple[Ticket, ...], bool]:
         """For a token made here: those that the lost one had, then those in the register."""
         post = self.posts.get(slot)
-        lent = tuple(Ticket(*item) for item in post.lent.items()) if post is not None else ()
+        lent = dict(post.lent) if post is not None else {}
         if slot != 0 and post is None:
             return ((), False)
-        tickets = (lent + self._next(max(0, QUEUE - len(lent))))[:QUEUE]
-        return tickets, bool(self.ready or self.late)
+        for node, request in self._next(max(0, QUEUE - len(lent))):
+            lent[node] = request
+        return tuple(Ticket(*item) for item in lent.items())[:QUEUE], bool(self.ready or self.late)
 
     def made(self, token: Token) -> None:
         post = self.posts.get(token.slot)

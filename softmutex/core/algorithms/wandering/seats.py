@@ -44,7 +44,7 @@ from softmutex.core.messages import Place, Presence
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
 
-WAKE = 60 * SECOND  # after a token was replaced: holds that begin then are told that they may not be alone
+WAKE = 10 * SECOND  # after a token was replaced: holds that begin then are told that they may not be alone
 LOW = 1  # tickets left in a token when its holder asks for more
 
 
@@ -173,6 +173,8 @@ class Seats:
         if seat.using is not None:
             self._invite(seat)
             return
+        if seat.parked and self.machine.watch.overslept(seat) and (waiter.waiting or seat.token.queue):
+            self.machine.inquirer.doubt(seat)
         if seat.doubt:
             return
         queue = seat.token.queue
@@ -182,7 +184,6 @@ class Seats:
             if waiter.waiting:
                 seat.row, seat.arrived = 0, self.desk.now
                 self._withdraw(seat)
-                break
         hints = self.desk.options.hints
         if waiter.waiting and self.may_use() and ((hints and not queue) or self._row_goes_on(seat)):
             self._grant(seat)
@@ -363,7 +364,7 @@ class Seats:
         """Somebody waits."""
         self.machine.registrar.give_back(self.add(seat, tickets))
         seat.token = seat.token._replace(more=more)
-        if seat.parked and seat.token.queue:
+        if seat.parked and seat.token.queue and not self.machine.watch.overslept(seat):
             seat.parked = False
             seat.heard_at = self.desk.now  # who feeds us knows where the token goes
             self.machine.watch.began(seat)

@@ -27,7 +27,7 @@ SLACK: Final = 4 * SECOND // 5  # at least; more where the network is slow
 GRACE: Final = BEAT + SLACK  # for a token that is on its way to somebody who will speak for it
 SECOND_BEAT: Final = 2  # the second watcher hears every so-many-th beat
 SECOND_EXTRA: Final = (SECOND_BEAT - 1) * BEAT
-PARKED_BEAT: Final = 60 * SECOND  # idle traffic of the whole group: 2 messages each 60 s
+PARKED_BEAT: Final = 15 * SECOND  # idle traffic of the whole group: 2 or 3 messages each 15 s
 
 RTO_FIRST: Final = SECOND // 5  # before any round trip was measured
 RTO_LEAST: Final = SECOND // 32  # a LAN answers in 0.1 ms, a busy process in 10 ms

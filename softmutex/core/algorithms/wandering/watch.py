@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of
-from softmutex.core.algorithms.wandering.settings import BEAT, PARKED_BEAT, PROBES, SLACK
+from softmutex.core.algorithms.wandering.settings import BEAT, GRACE, PARKED_BEAT, PROBES, SLACK
 from softmutex.core.events import NOBODY, Duration, LostReason, NodeId
 from softmutex.core.messages import Heard, Seen
 
@@ -145,6 +145,11 @@ class Watch:
             self.beat(seat)
             if first_sent:
                 seat.sent_at = first_sent
+
+    def overslept(self, seat: Seat) -> bool:
+        """A parked token of which nobody heard when it was due: this node slept, or is cut off."""
+        silence = self.desk.now - seat.heard_at
+        return self.desk.options.watch and not self.desk.alone and silence > PARKED_BEAT + GRACE
 
     def check(self, seat: Seat) -> None:
         """Has this node been silent, or asleep, for so long that it may have been replaced?"""
