@@ -1,0 +1,215 @@
+"""Versions of the wandering token that are broken on purpose. The laws of the simulator must catch each of them.
+
+Each leaves out one rule that the machine states, the way a hurried programmer might. Beside it stand the scenario of
+the fault matrix in which it is caught, and a law that it breaks; the true version passes the same runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from softmutex.core.algorithms.wandering.desk import Desk
+from softmutex.core.algorithms.wandering.inquirer import Inquirer
+from softmutex.core.algorithms.wandering.machine import Wandering
+from softmutex.core.algorithms.wandering.seats import Seat, Seats
+from softmutex.core.algorithms.wandering.waiter import Waiter
+from softmutex.core.events import (
+    Depart,
+    Grant,
+    LostReason,
+    NodeId,
+    RequestId,
+    Started,
+    Ticket,
+    Token,
+)
+from softmutex.core.machine import Setup
+from softmutex.core.messages import Place, Presence
+
+
+class KeepsTheWeakerToken(Wandering):
+    """Of two tokens none is discarded."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+
+        class Stubborn(Seats):
+            def discard(self, seat: Seat, better: Place, presence: Presence) -> None:
+                seat.doubt = False
+                self.advance(seat)
+
+        self.seats = Stubborn(self, self.handover)
+
+
+class MakesATokenWithoutAsking(Wandering):
+    """Silence is taken for death."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+
+        class Hasty(Inquirer):
+            def start(self, slot: int, why: str, wide: bool = False) -> None:
+                self.machine.regenerate(slot, why)
+
+        self.inquirer = Hasty(self)
+
+
+class DoesNotCountGenerations(Wandering):
+    """A new token has the epoch of the one that it replaces."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+
+        class Timeless(Desk):
+            __slots__ = ()
+
+            def next_epoch(self, slot: int) -> int:
+                return 1
+
+        self.desk.__class__ = Timeless
+
+
+class AsksOnce(Wandering):
+    """A request is sent once, and then waited for."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+
+        class Trusting(Waiter):
+            def want_fired(self) -> None:
+                pass
+
+        self.waiter = Trusting(self, setup.timing)
+
+
+class NobodyLooksForIt(Wandering):
+    """A token that is lost stays lost."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+
+        class Blind(Inquirer):
+            def start(self, slot: int, why: str, wide: bool = False) -> None:
+                pass
+
+        self.inquirer = Blind(self)
+
+
+class UsesWhatItGivesAway(Wandering):
+    """The token is still granted here while it is on its way."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+
+        class Greedy(Seats):
+            def _give(self, seat: Seat, to: NodeId, queue: tuple[Ticket, ...]) -> None:
+                super()._give(seat, to, queue)
+                waiter = self.machine.waiter
+                if waiter.waiting:
+                    self.machine.desk.out.append(Grant(waiter.next(), seat.token))
+
+        self.seats = Greedy(self, self.handover)
+
+
+class TakesBackWhatItCommitted(Wandering):
+    """A hand-over that was never confirmed is taken for one that failed."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+
+        class Impatient(Seats):
+            def gone(self, token: Token, to: NodeId) -> None:
+                self.failed(token, to)
+
+        self.seats = Impatient(self, self.handover)
+
+
+class LeavesWithTheToken(Wandering):
+    """A leaver goes as soon as nothing runs, and takes the token along."""
+
+    def _try_to_depart(self) -> None:
+        if not self.depart_said and not self.seats.in_use:
+            self.depart_said = True
+            self.desk.out.append(Depart())
+
+
+class EveryJoinerMakesOne(Wandering):
+    """A newcomer does not listen."""
+
+    def _handle(self, event: Any) -> None:
+        super()._handle(Started(founder=True) if isinstance(event, Started) else event)
+
+
+class ServesTheWithdrawn(Wandering):
+    """A request that was withdrawn stays in the list."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+
+        class Forgetful(Waiter):
+            def remove(self, request: RequestId) -> None:
+                pass
+
+        self.waiter = Forgetful(self, setup.timing)
+
+
+class TellsNobody(Wandering):
+    """Holds that are no longer alone are not told, nor are those that may not be."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+
+        class Discreet(Seats):
+            def tell(self, seat: Seat, reason: LostReason) -> None:
+                pass
+
+            def _replaced_lately(self, token: Token) -> bool:
+                return False
+
+        self.seats = Discreet(self, self.handover)
+
+
+class DoesNotCountHops(Wandering):
+    """The same (epoch, hop) is shown to the resource twice."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+
+        class Standing(Seats):
+            def _grant(self, seat: Seat) -> None:
+                seat.used = -1
+                super()._grant(seat)
+
+        self.seats = Standing(self, self.handover)
+
+
+class TakesAnyToken(Wandering):
+    """A token that comes is used, though a better one is known."""
+
+    def _welcome(self, sender: NodeId, offer: Any) -> bool:
+        self.desk.best.pop(offer.token.slot, None)
+        return super()._welcome(sender, offer)
+
+
+class Break(NamedTuple):
+    machine: type[Wandering]
+    scenario: str  # of the fault matrix
+    seed: int
+    law: str
+
+
+BREAKS = (
+    Break(AsksOnce, "loss-20", 1, "requests"),
+    Break(DoesNotCountGenerations, "kill-holder", 1, "order"),
+    Break(DoesNotCountHops, "nothing", 1, "order"),
+    Break(EveryJoinerMakesOne, "nothing", 3, "overlap"),
+    Break(KeepsTheWeakerToken, "partition", 3, "tokens"),
+    Break(LeavesWithTheToken, "churn-30", 1, "tokens"),
+    Break(MakesATokenWithoutAsking, "nothing", 1, "tokens"),
+    Break(NobodyLooksForIt, "kill-holder", 1, "requests"),
+    Break(ServesTheWithdrawn, "cancellations", 1, "effects"),
+    Break(TakesAnyToken, "pause-past-lease", 2, "requests"),
+    Break(TakesBackWhatItCommitted, "two-nodes", 1, "tokens"),
+    Break(TellsNobody, "two-nodes", 4, "evidence"),
+    Break(UsesWhatItGivesAway, "nothing", 3, "overlap"),
+)
