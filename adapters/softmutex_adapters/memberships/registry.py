@@ -1,0 +1,361 @@
+"""Members of many hosts meet at a registry: `registry+http(s)://host:port[,host2:port]/group`.
+
+    join --> lease --> session: PUT ------ every ttl/3: PUT again ----------.
+    watch ----------->          events: the list, then what changes --> view --> watch
+                         ^  lost: the next registry, then tenacity's back-off    |
+                         `--- the last list stands ----------------------------- '
+
+What it decides: the registry is a notice board, and nothing stops when it burns. The naive way, a client that empties
+its list or raises when the server is gone, turns the outage of a helper into the outage of all that it helped.
+
+C1  The list changes by signed lists of growing versions only. What does not fit is refused, and another registry tried.
+C2  `complete` (M7) holds while the list is fresh and settled: not before the first one, not when the registry was gone
+    for a lease, not while it says that members may be missing. Nobody makes a token on the word of an empty list.
+C3  Every renewal carries all that the registry must know, so whoever lost it, has it again; and who finds itself
+    missing in the list renews at once.
+C4  Times are durations. No time of day of another host is compared with ours, but to say that one of them is wrong.
+C5  Each trouble is told once, with its remedy, and again only after all was well in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Self
+
+from softmutex.core.errors import ConfigError
+from softmutex.ports import CannotOpen, Closed, Member
+from softmutex.urls import Url, split_address
+from softmutex_adapters.registry import wire
+from softmutex_adapters.registry.client import RegistryClient, Trouble
+
+if TYPE_CHECKING:
+    import tenacity
+
+log = logging.getLogger("softmutex")
+
+DEFAULT_PORT = 9430
+JOIN_S = 5.0  # so long `join` waits for a registry; after that it is joined when one comes back
+FIRST_LIST_S = 0.5
+BACK_OFF_S, BACK_OFF_MAX_S = 0.2, 15.0
+AGAIN_S = 0.5  # after a session that was good, within this
+DROPPED_PAUSE_S = 2.0
+RENEWALS = 3  # in the time of a lease
+COUNTERS = ("sessions", "troubles", "renewals", "lists", "lists_refused")
+
+
+class RegistryMembership:
+    """`registry+https://reg1:9430,reg2:9430/group?token_file=PATH&public_key=KEY&ca=FILE`
+
+    `token_file` holds the bearer token, mode 0600. `public_key` is what the registry says when it starts: with it,
+    lists of nobody else are taken. `ca`: what its certificate is checked with, instead of the system's authorities.
+    """
+
+    def __init__(
+        self,
+        registries: Sequence[str],
+        group: str,
+        *,
+        token_file: str | None = None,
+        public_key: str | None = None,
+        ca: str | None = None,
+    ) -> None:
+        if not registries:
+            raise ConfigError("registry+http:// names no registry. Write registry+http://host:9430/group.")
+        if not re.fullmatch(wire.GROUP, group):
+            raise ConfigError(
+                f"registry+http://: {group!r} is no name of a group. Write registry+http://host:9430/GROUP, with "
+                "letters, digits, dots, dashes and underscores."
+            )
+        if public_key is not None:
+            try:
+                public_key = wire.to_text(wire.from_text(public_key, 32))
+            except ValueError as error:
+                raise ConfigError(f"public_key: {error}. Copy what the registry said at its start.") from None
+        self._registries = list(registries)
+        self._group = group
+        self._secrets = {"token_file": token_file, "public_key": public_key, "ca": ca}
+        self._view = View()
+        self._me: Member | None = None
+        self._lease = ""
+        self._shown: tuple[Member, ...] | None = None
+        self._changed, self._listed, self._missing, self._joined = (asyncio.Event() for _ in range(4))
+        self._refused: Trouble | None = None  # join can never work
+        self._client: RegistryClient | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._ttl_s = 60.0
+        self._wanted = 0  # the version at which we are listed
+        self._lost_at: float | None = None  # when the last session ended; None while there is one
+        self._settles_at = 0.0
+        self._told: set[tuple[str, str]] = set()
+        self._counts = dict.fromkeys(COUNTERS, 0)
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        parts = Url(url)
+        scheme = parts.scheme.removeprefix("registry+")
+        places, _, group = parts.place.partition("/")
+        try:
+            found = [split_address(place.strip(), default_port=DEFAULT_PORT) for place in places.split(",") if place]
+        except ValueError as error:
+            parts.refuse(str(error))
+        options = {name: parts.text(name) for name in ("token_file", "public_key", "ca")}
+        parts.finish()
+        bases = [f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}" for host, port in found]
+        return cls(bases, group.removesuffix("/"), **options)
+
+    # --- what the node asks -----------------------------------------------------------------------------------------
+
+    async def join(self, me: Member) -> None:
+        if self._me is not None:
+            raise RuntimeError("this membership was joined before; leave first, or make a new one")
+        if self._closed:
+            raise Closed("the membership is closed")
+        self._me, self._lease = me, secrets.token_urlsafe(24)
+        await self._begin_again()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(JOIN_S):
+                await self._joined.wait()
+        if self._refused is not None:
+            why = str(self._refused)
+            self._me, self._lease = None, ""
+            await self._stop()
+            raise CannotOpen(why)
+        if not self._joined.is_set():
+            log.warning(
+                "no registry of the group %r answers (%s). This node goes on, and joins when one does.",
+                *(self._group, ", ".join(self._registries)),
+            )
+
+    async def watch(self) -> Sequence[Member]:
+        if not self._closed and self._task is None:
+            await self._begin_again()
+        if self._shown is None and not self._listed.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LIST_S):
+                    await self._listed.wait()
+        while not self._closed:
+            others = self._view.others(self._me, self._lease)
+            if others != self._shown:
+                self._shown = others
+                return others
+            self._changed.clear()
+            await self._changed.wait()
+        raise Closed("the membership is closed")
+
+    async def leave(self) -> None:
+        if self._me is None:
+            return
+        lease, self._me, self._lease = self._lease, None, ""
+        await self._stop()
+        await self._say_leave(lease)
+        if not self._closed:
+            await self._begin_again()
+
+    async def aclose(self) -> None:
+        self._closed = True
+        self._changed.set()
+        self._listed.set()
+        await self.leave()
+        await self._stop()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def group_key(self) -> bytes | None:
+        return None
+
+    @property
+    def complete(self) -> bool:
+        """C2."""
+        is_in = self._me is None or (self._joined.is_set() and self._refused is None)
+        if not self._view.version or self._task is None or not is_in:
+            return False
+        now = self._task.get_loop().time()
+        is_fresh = self._lost_at is None or now - self._lost_at < self._ttl_s
+        return is_fresh and now >= self._settles_at
+
+    def statistics(self) -> Mapping[str, int]:
+        return {**self._counts, "members": len(self._view.members)}
+
+    # --- sessions ---------------------------------------------------------------------------------------------------
+
+    async def _begin_again(self) -> None:
+        await self._stop()
+        self._joined.clear()
+        self._refused = None
+        loop = asyncio.get_running_loop()
+        self._lost_at = loop.time() if self._lost_at is None else self._lost_at
+        self._task = loop.create_task(self._run(), name=f"softmutex registry: {self._group}")
+
+    async def _stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        import tenacity
+
+        back_off = tenacity.wait_random_exponential(multiplier=BACK_OFF_S, max=BACK_OFF_MAX_S)
+
+        def wait(state: tenacity.RetryCallState) -> float:
+            error = state.outcome.exception() if state.outcome else None
+            asked_s = error.wait_s if isinstance(error, Trouble) else 0.0
+            return back_off(state) + asked_s * (1 + random.random() / 4)
+
+        while True:
+            try:
+                await tenacity.AsyncRetrying(wait=wait, retry=tenacity.retry_if_exception_type(Trouble))(self._session)
+            except Exception:  # M4: a mistake of ours is no reason to leave a node without its list
+                self._counts["troubles"] += 1
+                log.exception("the registry membership of the group %r broke down; it begins again", self._group)
+                await asyncio.sleep(BACK_OFF_MAX_S)
+            await asyncio.sleep(random.random() * AGAIN_S)
+
+    async def _session(self) -> None:
+        """Returns after a session that was good for a while; raises Trouble where no registry gave one."""
+        troubles = []
+        for base in random.sample(self._registries, len(self._registries)):
+            try:
+                self._client = self._client or RegistryClient(self._group, **self._secrets)
+                await self._follow(base)
+                return
+            except Trouble as trouble:
+                troubles.append(trouble)
+                self._tell(base, trouble)
+        if all(trouble.is_final for trouble in troubles):
+            self._refused = troubles[0]
+            self._joined.set()
+        raise min(troubles, key=lambda trouble: trouble.wait_s)
+
+    async def _follow(self, base: str) -> None:
+        assert self._client is not None
+        renewing = None
+        is_good = False
+        if self._me is not None:
+            await self._renew(base)
+            renewing = asyncio.get_running_loop().create_task(self._renew_forever(base), name="softmutex lease")
+        try:
+            async with contextlib.aclosing(self._client.follow(base, self._view.version, self._lease)) as lists:
+                async for told in lists:
+                    if told is not None:
+                        self._take(base, told)
+                    if not is_good:
+                        is_good = True
+                        self._is_good(base)
+                    if self._view.version >= self._wanted:
+                        self._joined.set()
+        except Trouble as trouble:
+            if not is_good or trouble.kind != "lost":
+                raise
+            self._tell(base, trouble)
+        finally:
+            if is_good:
+                self._lost_at = asyncio.get_running_loop().time()
+            if renewing is not None:
+                renewing.cancel()
+                await asyncio.gather(renewing, return_exceptions=True)
+
+    def _is_good(self, base: str) -> None:
+        assert self._client is not None
+        self._counts["sessions"] += 1
+        self._lost_at = None
+        if any(kind != "clock" for _, kind in self._told):
+            log.warning("%s gives the list of %r again (%d members)", base, self._group, len(self._view.members))
+        self._told = {told for told in self._told if told[1] == "clock"}
+        if self._client.clock_off_s:
+            off = f"the clock of {base} and of this host differ by {abs(self._client.clock_off_s) / 3600:.1f} hours"
+            remedy = "The membership does not need them, certificates and logs do. Set them by NTP."
+            self._tell(base, Trouble("clock", f"{off}. {remedy}"))
+
+    def _take(self, base: str, told: wire.MemberList) -> None:
+        if not self._view.take(told):
+            self._counts["lists_refused"] += 1
+            why = f"{base} shows version {told.version} of the list, and this node has seen {self._view.version}"
+            raise Trouble("set back", f"{why}: its store or its clock was set back. Correct its clock.")
+        self._counts["lists"] += 1
+        self._settles_at = asyncio.get_running_loop().time() + told.settling_s
+        self._listed.set()
+        self._changed.set()
+        if self._lease and told.version >= self._wanted and wire.key_of(self._lease) not in self._view.members:
+            self._missing.set()  # C3
+
+    # --- the lease --------------------------------------------------------------------------------------------------
+
+    async def _renew(self, base: str) -> None:
+        assert self._client is not None
+        assert self._me is not None
+        self._missing.clear()
+        self._wanted, self._ttl_s = await self._client.put(base, self._lease, self._me)
+        self._counts["renewals"] += 1
+
+    async def _renew_forever(self, base: str) -> None:
+        pause_s = self._ttl_s / RENEWALS
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s * (0.8 + 0.4 * random.random())):
+                    await self._missing.wait()
+            was_missing = self._missing.is_set()
+            try:
+                await self._renew(base)
+                pause_s = self._ttl_s / RENEWALS
+                if was_missing:
+                    address = self._me.address if self._me else ""
+                    why = f"{base} had dropped this node from the list; it is back. If that goes on: is another one"
+                    self._tell(base, Trouble("missing", f"{why} at {address}, too?"))
+                    await asyncio.sleep(DROPPED_PAUSE_S)  # two that drop each other must not do it all the time
+            except Trouble as trouble:
+                self._tell(base, trouble)
+                pause_s = max(self._ttl_s / RENEWALS / 8, trouble.wait_s)
+
+    async def _say_leave(self, lease: str) -> None:
+        """To the first one who hears it. Where none does, the lease ends by itself."""
+        if self._client is None:
+            return
+        for base in self._registries:
+            with contextlib.suppress(Trouble):
+                await self._client.drop(base, lease)
+                return
+
+    def _tell(self, base: str, trouble: Trouble) -> None:
+        self._counts["troubles"] += 1
+        if (base, trouble.kind) not in self._told:
+            self._told.add((base, trouble.kind))
+            stands = f" The last list ({len(self._view.members)} members) stands." if self._view.version else ""
+            log.warning("%s%s", trouble, stands)
+
+
+class View:
+    """The list as this member has it. W1, W2."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.members: dict[str, Member] = {}
+
+    def take(self, told: wire.MemberList) -> bool:
+        """False where it does not lead on from here."""
+        if told.version <= self.version or told.after not in (None, self.version):
+            return False
+        if told.after is None:
+            self.members = {}
+        for key in told.left:
+            self.members.pop(key, None)
+        for key, member in told.joined:
+            self.members.pop(key, None)  # who comes again, comes last
+            self.members[key] = member
+        self.version = told.version
+        return True
+
+    def others(self, me: Member | None, lease: str) -> tuple[Member, ...]:
+        """One for each address: who came last is who is there."""
+        mine = wire.key_of(lease) if lease else ""
+        own = me.address if me else None
+        found = {one.address: one for key, one in self.members.items() if key != mine and one.address != own}
+        return tuple(found.values())

@@ -1,0 +1,9 @@
+"""The central registry: a small server that tells the members of a group of each other. It passes no token on.
+
+command.py   `softmutex registry`: options, signals, logs
+server.py    HTTP in and out: routes, answers           guard.py    tokens, limits, slow connections
+hub.py       the one who changes: commits, leases, streams          description.py   OpenAPI, from the routes' own words
+group.py     one group in memory: its list, its versions, its leases (pure: told the time)
+wire.py      what goes over the line, signed: shared with the client, `softmutex_adapters.memberships.registry`
+store.py     what a store promises; sqlite_store.py, redis_store.py, etcd_store.py
+"""

@@ -1,0 +1,135 @@
+"""The OpenAPI description of the registry, served at /openapi.json, and held against the server by the tests."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from softmutex_adapters.registry import wire
+from softmutex_adapters.registry.guard import BODY_MAX
+
+Schema = dict[str, Any]
+
+ERRORS = {
+    400: "something in the request is not as described",
+    401: "the token is missing or wrong",
+    408: "the body came too slowly",
+    413: f"the body has more than {BODY_MAX} bytes",
+    429: "too many requests; Retry-After says when to come again",
+    503: "no room for one more, or the store fails; Retry-After says when to come again",
+}
+VERSION: Schema = {"type": "integer", "minimum": 0, "maximum": wire.VERSION_MAX - 1}
+GROUP: Schema = {"type": "string", "pattern": f"^{wire.GROUP}$"}
+LEASE: Schema = {"type": "string", "pattern": f"^{wire.LEASE}$"}
+MEMBER = {
+    "type": "object",
+    "required": ["address", "id"],
+    "additionalProperties": False,
+    "properties": {
+        "address": {"type": "string", "pattern": f"^{wire.ADDRESS}$", "description": "where others reach the member"},
+        "id": {"type": "string", "pattern": "^[0-9a-f]{16}$", "description": "the life of the node"},
+        "name": {"type": "string", "pattern": f"^[ -~]{{0,{wire.NAME_MAX}}}$", "description": "how people call it"},
+    },
+}
+ENTRY = {"type": "array", "minItems": 4, "maxItems": 4, "items": {"type": "string"}}
+LIST = {
+    "type": "object",
+    "required": ["group", "version", "after", "settling_s", "joined", "left"],
+    "properties": {
+        "group": GROUP,
+        "version": VERSION,
+        "after": {**VERSION, "type": ["integer", "null"], "description": "null: the whole list"},
+        "settling_s": {"type": "number", "description": "so long members of an earlier registry may be missing"},
+        "joined": {"type": "array", "items": ENTRY, "description": "key, address, id, name of each"},
+        "left": {"type": "array", "items": {"type": "string"}, "description": "keys"},
+    },
+}
+
+
+@cache
+def description() -> Schema:
+    group, lease = _in("path", "group", GROUP), _in("path", "lease", LEASE)
+    after = _in("query", "after", VERSION, "the version that the client has; 0 or nothing for the whole list")
+    wait = _in("query", "wait", {"type": "number", "minimum": 0, "maximum": 30}, "seconds to wait for a change")
+    mine = _in("query", "lease", LEASE, "the lease of this watcher: when the stream breaks, it is over soon")
+    joined = _json(
+        "it is listed at this version, for ttl_s after the last request", _of(version=VERSION, ttl_s={"type": "number"})
+    )
+    left = _json("it is listed no longer", _of(version=VERSION))
+    signed = {wire.KEY_HEADER: _header("the public key"), wire.SIGNATURE_HEADER: _header("Ed25519, of the body")}
+    group_told = _of(name=GROUP, version=VERSION, members={"type": "integer"})
+    paths = {
+        "/healthz": _get(
+            "Does it work?", _json("yes", _of(status={"enum": ["ok", "degraded"]}, store={"type": "string"}))
+        ),
+        "/metrics": _get("Numbers for Prometheus", _plain("metrics", "text/plain")),
+        "/openapi.json": _get("This description", _json("an OpenAPI description", {"type": "object"})),
+        "/v1/key": _get("The key that signs all lists", _json("base 64", _of(public_key={"type": "string"}))),
+        "/v1/groups": _get(
+            "All groups",
+            _json("groups", _of(groups={"type": "array", "items": group_told})),
+            errors=(401,),
+            closed=True,
+        ),
+        "/v1/groups/{group}/members": _get(
+            "The members of a group, or what changed after a version",
+            {200: {**_json("a list", LIST)[200], "headers": signed}, 204: {"description": "nothing changed"}},
+            parameters=[group, after, wait],
+            errors=(400, 401, 503),
+            closed=True,
+        ),
+        "/v1/groups/{group}/events": _get(
+            "The same as server-sent events; each has two lines of data, the list and its signature",
+            _plain("a stream without an end", "text/event-stream"),
+            parameters=[group, after, mine],
+            errors=(400, 401, 503),
+            closed=True,
+        ),
+        "/v1/groups/{group}/members/{lease}": {
+            "parameters": [group, lease],
+            "put": _operation("Join, or renew the lease", joined, (400, 401, 408, 413, 503), closed=True)
+            | {"requestBody": {"required": True, "content": {"application/json": {"schema": MEMBER}}}},
+            "delete": _operation("Leave", left, (400, 401, 503), closed=True),
+        },
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "softmutex registry", "version": "1", "description": "Members of groups, with leases."},
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "paths": paths,
+    }
+
+
+def _of(**properties: Schema) -> Schema:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _in(where: str, name: str, schema: Schema, meaning: str = "") -> Schema:
+    return {"in": where, "name": name, "required": where == "path", "schema": schema, "description": meaning or name}
+
+
+def _header(meaning: str) -> Schema:
+    return {"description": meaning, "schema": {"type": "string"}}
+
+
+def _json(meaning: str, schema: Schema) -> dict[int, Schema]:
+    return {200: {"description": meaning, "content": {"application/json": {"schema": schema}}}}
+
+
+def _plain(meaning: str, kind: str) -> dict[int, Schema]:
+    return {200: {"description": meaning, "content": {kind: {"schema": {"type": "string"}}}}}
+
+
+def _operation(
+    summary: str, answers: dict[int, Schema], errors: tuple[int, ...] = (), *, closed: bool = False, **more: Any
+) -> Schema:
+    told = _json("", _of(error={"type": "string"}))[200]
+    refusals = {status: {**told, "description": ERRORS[status]} for status in (*errors, 429)}
+    operation: Schema = {"summary": summary, "responses": {str(k): v for k, v in (answers | refusals).items()}, **more}
+    return operation | ({"security": [{"token": []}]} if closed else {})
+
+
+def _get(
+    summary: str, answers: dict[int, Schema], *, errors: tuple[int, ...] = (), closed: bool = False, **more: Any
+) -> Schema:
+    return {"get": _operation(summary, answers, errors, closed=closed, **more)}

@@ -1,0 +1,164 @@
+"""One group in the memory of a registry: who is in it, what changed since when, and whose lease is over. Pure.
+
+What it decides: a watcher is told what changed since the version that it has, from a log of the last changes; only who
+comes from further back is given the whole list. The naive way, the whole list at every change, is 10,000 members times
+10,000 watchers times 80 bytes, and the network is gone because one node restarted.
+
+A lease is over when
+
+    nothing was heard of it for `ttl_s`                 the host died, or the way to it
+    its stream broke DROPPED_S ago, and came not back   the process died: the kernel closes its connections
+
+The second is doubted where at least half of all streams broke: then it was the network, a proxy or this registry, and
+whoever believed it would tell the first one to come back that it is alone.
+
+G1  The log and the list agree: the list of any version in the log, and the changes since, give the list of now.
+G2  Who comes to an address replaces who was there: nobody else can be, after a restart in place.
+G3  Time is told, in seconds of a clock that never jumps.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+
+from softmutex_adapters.registry import wire
+from softmutex_adapters.registry.store import Entry, Stored
+
+DROPPED_S = 2.0
+CHANGES_MAX = 20_000
+FORGET_S = 60.0  # an empty group that nobody watches
+
+
+class Group:
+    def __init__(self, name: str, signer: wire.Signer, stored: Stored | None, now: float, settled_at: float) -> None:
+        self.name = name
+        self.version = stored.version if stored else 0
+        self.entries: dict[str, Entry] = dict(stored.entries) if stored else {}
+        self.settled_at = settled_at
+        self.used_at = now
+        self.deadlines: dict[str, float] = {}
+        self.standing: dict[str, int] = {}  # lease -> streams of it that are open
+        self._signer = signer
+        self._by_address = {entry.member.address: lease for lease, entry in self.entries.items()}
+        self._changes: OrderedDict[str, tuple[int, Entry | None]] = OrderedDict()  # in the order of their versions
+        self._floor = self.version  # the log tells everything since this version
+        self._dropped: dict[str, float] = {}  # lease -> when its last stream broke
+        self._told: dict[int | None, tuple[bytes, str]] = {}
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def replaced_by(self, lease: str, entry: Entry) -> str | None:
+        """The lease of another one that is listed at the same address (G2)."""
+        other = self._by_address.get(entry.member.address)
+        return None if other == lease else other
+
+    def apply(self, changes: Mapping[str, Entry | None], version: int) -> None:
+        """What the store has committed as `version`."""
+        for lease, entry in changes.items():
+            known = self.entries.get(lease)
+            if entry is not None and known is not None and entry.member == known.member:
+                self.entries[lease] = entry  # another owner: nothing to tell
+                continue
+            if known is None and entry is None:
+                continue
+            if known is not None:
+                self._remove(lease, known)
+            if entry is not None:
+                self.entries[lease] = entry
+                self._by_address[entry.member.address] = lease
+            self._changes[lease] = (version, entry)
+            self._changes.move_to_end(lease)
+        while len(self._changes) > CHANGES_MAX:
+            _, (self._floor, _) = self._changes.popitem(last=False)
+        self.version = version
+        self._told.clear()
+
+    def _remove(self, lease: str, entry: Entry) -> None:
+        del self.entries[lease]
+        if self._by_address.get(entry.member.address) == lease:
+            del self._by_address[entry.member.address]
+
+    def differences(self, stored: Stored) -> dict[str, Entry | None]:
+        """What to `apply` to become what the store has."""
+        changes: dict[str, Entry | None] = dict.fromkeys(lease for lease in self.entries if lease not in stored.entries)
+        changes.update({lease: entry for lease, entry in stored.entries.items() if self.entries.get(lease) != entry})
+        return changes
+
+    # --- what watchers are told -------------------------------------------------------------------------------------
+
+    def since(self, after: int, now: float) -> tuple[bytes, str] | None:
+        """The signed line that leads from version `after` to now; None where nothing has to be told."""
+        if after == self.version:
+            return None
+        base = after if after and self._floor <= after < self.version else None
+        if base not in self._told:
+            self._told[base] = self._write(base, now)
+        return self._told[base]
+
+    def _write(self, base: int | None, now: float) -> tuple[bytes, str]:
+        joined: list[list[str]] = []
+        left: list[str] = []
+        if base is None:
+            joined = [wire.entry(lease, entry.member) for lease, entry in self.entries.items()]
+        else:
+            for lease, (version, changed) in reversed(self._changes.items()):
+                if version <= base:
+                    break
+                if changed is None:
+                    left.append(wire.key_of(lease))
+                else:
+                    joined.append(wire.entry(lease, changed.member))
+            joined.reverse()
+        settling_s = max(0.0, self.settled_at - now)
+        line = wire.write(self.name, self.version, base, settling_s, joined, left)
+        return line, self._signer.sign(line)
+
+    def bumped(self, version: int, settled_at: float) -> None:
+        """Clients have seen a later version than the store has: it was set back. All are told the whole list anew."""
+        self.version = self._floor = version
+        self.settled_at = settled_at
+        self._changes.clear()
+        self._told.clear()
+
+    # --- leases -----------------------------------------------------------------------------------------------------
+
+    def heard(self, lease: str, deadline: float) -> None:
+        self.deadlines[lease] = deadline
+        self._dropped.pop(lease, None)
+
+    def adopt(self, owners: Iterable[str], deadline: float) -> None:
+        """Members of dead registries get a whole lease more, in which to come here."""
+        living = frozenset(owners)
+        for lease, entry in self.entries.items():
+            if entry.owner not in living:
+                self.deadlines.setdefault(lease, deadline)
+
+    def stream_opened(self, lease: str) -> None:
+        self.standing[lease] = self.standing.get(lease, 0) + 1
+        self._dropped.pop(lease, None)
+
+    def stream_broke(self, lease: str, now: float) -> None:
+        self.standing[lease] -= 1
+        if not self.standing[lease]:
+            del self.standing[lease]
+            if lease in self.entries:
+                self._dropped[lease] = now
+
+    def over(self, now: float) -> list[str]:
+        """The leases that are over; each is told once."""
+        late = [lease for lease, deadline in self.deadlines.items() if deadline <= now]
+        for lease in late:
+            del self.deadlines[lease]
+        broken = [lease for lease, at in self._dropped.items() if at + DROPPED_S <= now]
+        is_believed = len(self._dropped) <= len(self.standing)
+        for lease in broken:
+            del self._dropped[lease]
+        if is_believed:
+            for lease in broken:
+                self.deadlines.pop(lease, None)
+            late += broken
+        return [lease for lease in dict.fromkeys(late) if lease in self.entries]
+
+    def is_idle(self, now: float) -> bool:
+        return not self.entries and not self.standing and now - self.used_at > FORGET_S

@@ -1,0 +1,297 @@
+"""HTTP in and out of the registry: a table of routes, one guard before all of them, and answers that say what to do.
+
+    GET  /healthz  /metrics  /openapi.json  /v1/key                  open to everybody who can connect
+    GET  /v1/groups                                                  with a token for all groups
+    GET  /v1/groups/G/members?after=V&wait=S                         the list, or what changed; waits for a change
+    GET  /v1/groups/G/events?after=V&lease=L                         the same as a stream that goes on
+    PUT, DELETE /v1/groups/G/members/L                               join and renew; leave
+
+What it decides: joining and renewing are one request, with everything in it. The naive heartbeat, "I am still there",
+finds a registry that lost its store and does not know who "I" is; this one simply puts itself back.
+
+A lease is a random word that its member has made. Whoever knows it may renew and end it, so it is in no list (W4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from socket import socket
+from typing import Any
+
+from aiohttp import web
+
+from softmutex.ports import Member
+from softmutex_adapters.registry import wire
+from softmutex_adapters.registry.description import description
+from softmutex_adapters.registry.guard import BODY_MAX, HEADER_S, Connections, Rates, Tokens
+from softmutex_adapters.registry.hub import Full, Hub
+from softmutex_adapters.registry.metrics import render
+from softmutex_adapters.registry.store import StoreFailed
+from softmutex_adapters.registry.streams import CATCHING_UP_MAX, Stream
+
+WAIT_MAX_S = 30.0
+BODY_S = 10.0
+STORE_S = 5.0  # a newcomer waits so long for a store that does not answer
+STOP_S = 2.0
+CONNECTIONS_MAX = 30_000
+RATE_ADDRESS = 500.0  # requests a second of one address; ten seconds' worth may come at once
+RATE_GROUP = 2_000.0
+GROUP = re.compile(wire.GROUP)
+LEASE = re.compile(wire.LEASE)
+ADDRESS = re.compile(wire.ADDRESS)
+
+Answer = web.StreamResponse
+Handler = Callable[[web.BaseRequest, Mapping[str, str]], Awaitable[Answer]]
+
+
+class Refused(Exception):
+    def __init__(self, status: int, why: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(why)
+        self.status, self.why, self.headers = status, why, headers or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`{group}` and `{lease}` stand for a part of the path. `scope`: which token it wants."""
+
+    path: str
+    methods: Mapping[str, Handler]
+    scope: str = "group"  # group | all | open
+    pattern: re.Pattern[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pattern", re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]*)", self.path)))
+
+
+class RegistryServer:
+    """Serves `hub` on a socket. `routes` may be added to before `start`: the page of the registry is one more."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        *,
+        tokens: Tokens | None = None,
+        connections_max: int = CONNECTIONS_MAX,
+        rate_address: float = RATE_ADDRESS,
+        rate_group: float = RATE_GROUP,
+    ) -> None:
+        self.hub, self.tokens = hub, tokens or Tokens()
+        self._rates = {"address": Rates(rate_address), "group": Rates(rate_group)}
+        self._turns = asyncio.Semaphore(CATCHING_UP_MAX)
+        self._connections_max = connections_max
+        self._runner: web.ServerRunner | None = None
+        self._connections: Connections | None = None
+        self.routes = [
+            Route("/healthz", {"GET": self._health}, "open"),
+            Route("/metrics", {"GET": self._metrics}, "open"),
+            Route("/openapi.json", {"GET": self._description}, "open"),
+            Route("/v1/key", {"GET": self._key}, "open"),
+            Route("/v1/groups", {"GET": self._groups}, "all"),
+            Route("/v1/groups/{group}/members", {"GET": self._members}),
+            Route("/v1/groups/{group}/events", {"GET": self._events}),
+            Route("/v1/groups/{group}/members/{lease}", {"PUT": self._put, "DELETE": self._drop}),
+        ]
+
+    async def start(self, bound: socket, tls: ssl.SSLContext | None = None) -> None:
+        self._connections = Connections(self._answer, self.hub.counts, self._connections_max)
+        self._runner = web.ServerRunner(self._connections, shutdown_timeout=STOP_S)
+        await self._runner.setup()
+        await web.SockSite(self._runner, bound, ssl_context=tls, backlog=4096).start()
+
+    async def stop(self) -> None:
+        """Takes nobody new, answers who waits, and closes the store."""
+        if self._runner is not None:
+            for site in self._runner.sites:
+                await site.stop()
+        await self.hub.aclose()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # --- the guard --------------------------------------------------------------------------------------------------
+
+    async def _answer(self, request: web.BaseRequest) -> Answer:
+        assert self._connections is not None
+        self._connections.spoke(request.protocol)
+        try:
+            answer = await self._route(request)
+        except Refused as refused:
+            answer = web.json_response({"error": refused.why}, status=refused.status, headers=refused.headers)
+            if refused.status in (408, 413):
+                answer.force_close()  # the rest of the body is not read
+        except Full as full:
+            answer = web.json_response({"error": str(full)}, status=503, headers={"Retry-After": "30"})
+        except (StoreFailed, TimeoutError) as error:
+            said = str(error) or f"the store has not answered for {STORE_S:g} s"
+            answer = web.json_response({"error": said}, status=503, headers={"Retry-After": "2"})
+        self.hub.counts[f"requests_{request.method if answer.status != 405 else 'other'}_{answer.status}"] += 1
+        return answer
+
+    async def _route(self, request: web.BaseRequest) -> Answer:
+        for route in self.routes:
+            if match := route.pattern.fullmatch(request.path):
+                break
+        else:
+            raise Refused(404, "there is nothing here; /openapi.json tells what there is")
+        handler = route.methods.get(request.method)
+        if handler is None:
+            allowed = ", ".join(route.methods)
+            raise Refused(405, f"{route.path} knows {allowed}", {"Allow": allowed})
+        parts = match.groupdict()
+        self._slow_down("address", request.remote or "")
+        if route.scope != "open" and not self.tokens.allow(
+            request.headers.get("Authorization", ""), parts.get("group", "")
+        ):
+            self.hub.counts["refused_tokens"] += 1
+            why = "this wants the group's token: Authorization: Bearer TOKEN"
+            raise Refused(401, why, {"WWW-Authenticate": "Bearer"})
+        if not GROUP.fullmatch(parts.get("group", "a")):
+            raise Refused(400, f"a group's name looks like {wire.GROUP}")
+        if not LEASE.fullmatch(parts.get("lease", "a" * 16)):
+            raise Refused(400, f"a lease looks like {wire.LEASE}")
+        if "group" in parts:
+            self._slow_down("group", parts["group"])
+        return await handler(request, parts)
+
+    def _slow_down(self, what: str, key: str) -> None:
+        wait_s = self._rates[what].wait_s(key, self.hub.now())
+        if wait_s:
+            self.hub.counts[f"slowed_{what}"] += 1
+            raise Refused(429, f"too many requests of this {what}", {"Retry-After": str(int(wait_s) + 1)})
+
+    # --- members ----------------------------------------------------------------------------------------------------
+
+    async def _put(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
+        member = read_member(await read_body(request))
+        async with asyncio.timeout(STORE_S):
+            version = await self.hub.put(parts["group"], parts["lease"], member)
+        return web.json_response({"version": version, "ttl_s": self.hub.ttl_s})
+
+    async def _drop(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
+        async with asyncio.timeout(STORE_S):
+            version = await self.hub.drop(parts["group"], parts["lease"])
+        return web.json_response({"version": version})
+
+    async def _members(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
+        after = read_after(request)
+        version, told = await self.hub.line(parts["group"], after, read_wait(request))
+        headers = {wire.KEY_HEADER: self.hub.signer.public, "ETag": f'"{version}"', "Cache-Control": "no-store"}
+        if told is None:
+            return web.Response(status=204, headers=headers)
+        line, signature = told
+        return web.Response(
+            body=line, content_type="application/json", headers={**headers, wire.SIGNATURE_HEADER: signature}
+        )
+
+    async def _events(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
+        name, after, lease = parts["group"], read_after(request), request.query.get("lease", "")
+        if lease and not LEASE.fullmatch(lease):
+            raise Refused(400, f"a lease looks like {wire.LEASE}")
+        hub, transport = self.hub, request.transport
+        group = hub.group(name)
+        await hub.check_not_set_back(group, after)
+        response = web.StreamResponse(
+            headers={
+                wire.KEY_HEADER: hub.signer.public,
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-store",
+                "X-Accel-Buffering": "no",  # nginx would keep it until it is over
+            }
+        )
+        await response.prepare(request)
+        if transport is None:
+            return response  # gone meanwhile
+
+        def lacks(version: int) -> tuple[int, bytes] | None:
+            group = hub.group(name)
+            told = group.since(version, hub.now())
+            return (group.version, wire.event(group.version, *told)) if told else None
+
+        if lease:
+            group.stream_opened(lease)
+        try:
+            stream = Stream(response, transport, after)
+            await stream.follow(hub.streams[name], lacks, self._turns, lambda: hub.closing)
+        finally:
+            if lease:
+                group.stream_broke(lease, hub.now())
+        return response
+
+    async def _groups(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
+        told = [
+            {"name": name, "version": group.version, "members": len(group.entries)}
+            for name, group in sorted(self.hub.groups.items())
+        ]
+        return web.json_response({"groups": told})
+
+    # --- about the registry -----------------------------------------------------------------------------------------
+
+    async def _key(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
+        return web.json_response({"public_key": self.hub.signer.public})
+
+    async def _health(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
+        """200 also where the store fails: the lists stand, and taking this one out would help nobody."""
+        trouble = self.hub.trouble
+        told = {"status": "degraded" if trouble else "ok", "store": trouble or "ok"}
+        return web.json_response(told, headers={"Cache-Control": "no-store"})
+
+    async def _metrics(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
+        connections = self._connections.number if self._connections is not None else 0
+        text = render(self.hub, connections)
+        return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def _description(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
+        return web.json_response(description())
+
+
+# --- what comes in --------------------------------------------------------------------------------------------------
+
+
+async def read_body(request: web.BaseRequest) -> bytes:
+    if (request.content_length or 0) > BODY_MAX:
+        raise Refused(413, f"a body may have {BODY_MAX} bytes")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(min(BODY_S, HEADER_S)):
+            while chunk := await request.content.readany():
+                body += chunk
+                if len(body) > BODY_MAX:
+                    raise Refused(413, f"a body may have {BODY_MAX} bytes")
+    except TimeoutError:
+        raise Refused(408, f"the body took more than {BODY_S:g} s") from None
+    return bytes(body)
+
+
+def read_member(body: bytes) -> Member:
+    try:
+        told: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict) or not {"address", "id"} <= told.keys() <= {"address", "id", "name"}:
+        raise Refused(400, 'the body is {"address": "host:port", "id": "16 hexadecimal digits", "name": "..."}')
+    address, id, name = told["address"], told["id"], told.get("name", "")
+    if not (isinstance(address, str) and ADDRESS.fullmatch(address)):
+        raise Refused(400, f"address looks like {wire.ADDRESS}")
+    if not (isinstance(id, str) and wire.ID.fullmatch(id)):
+        raise Refused(400, "id is 16 hexadecimal digits in lower case")
+    if not (isinstance(name, str) and len(name) <= wire.NAME_MAX and name.isprintable()):
+        raise Refused(400, f"name has up to {wire.NAME_MAX} printable characters")
+    return Member(address, int(id, 16), name)
+
+
+def read_after(request: web.BaseRequest) -> int:
+    written = request.query.get("after", "0")
+    if not (written.isascii() and written.isdecimal() and len(written) <= 16 and int(written) < wire.VERSION_MAX):
+        raise Refused(400, f"after is a version that was told before, a whole number under {wire.VERSION_MAX}")
+    return int(written)
+
+
+def read_wait(request: web.BaseRequest) -> float:
+    written = request.query.get("wait", "0")
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", written) or float(written) > WAIT_MAX_S:
+        raise Refused(400, f"wait is seconds, between 0 and {WAIT_MAX_S:g}")
+    return float(written)

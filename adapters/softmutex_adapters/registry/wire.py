@@ -1,0 +1,189 @@
+"""The signed member list, as it goes over the line; for the registry, its clients and its page.
+
+What it decides: a list, or what changed since one, is one line of JSON that stands for itself: it names its group, its
+version and, if it is a change, the version that it changes. The signature covers these bytes. The naive way, a list
+signed as it happens to be, can be shown again when it is long out of date, to another group, or on top of another list.
+
+    {"group": "lab", "version": 1763469387123, "after": null, "settling_s": 0,
+     "joined": [["5f2c0e1d9a3b4c7d", "10.0.0.7:9431", "00c0ffee00c0ffee", "ftp1"], ...], "left": []}
+
+W1  `after: null` is the whole list. Otherwise it applies to the list of version `after`, and to no other.
+W2  Versions of a group only grow, also over restarts and lost stores: they follow the clock of the registry in
+    milliseconds, where that is later than the last one. A client takes no list that is older than what it has.
+W3  `settling_s`: so long this list may still lack members that an earlier registry knew. A duration, no time of day.
+W4  An entry is known by its key, made from its lease. The lease itself is told to nobody: who knows it may end it.
+
+As a server-sent event both are `data` lines, the JSON first; as an answer the signature is in a header.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from softmutex.ports import Member
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+SIGNED_AS = b"softmutex registry 1\n"
+SIGNATURE_HEADER = "Softmutex-Signature"
+KEY_HEADER = "Softmutex-Registry-Key"
+LIST_MAX = 32 << 20  # bytes of one list, at the client
+VERSION_MAX = 1 << 53  # beyond it a browser would round
+GROUP = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
+LEASE = r"[A-Za-z0-9_-]{16,64}"
+ADDRESS = r"[!-~]{3,256}"
+NAME_MAX = 128
+KEY = re.compile(r"[0-9a-f]{16}")
+ID = re.compile(r"[0-9a-f]{16}")
+
+
+class Nonsense(ValueError):
+    """What came is no list of a registry; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberList:
+    group: str
+    version: int
+    after: int | None
+    settling_s: float
+    joined: Sequence[tuple[str, Member]]  # by key
+    left: Sequence[str]
+
+
+def key_of(lease: str) -> str:
+    return hashlib.blake2b(lease.encode(), digest_size=8, person=b"lease").hexdigest()
+
+
+def write(
+    group: str, version: int, after: int | None, settling_s: float, joined: Iterable[Sequence[str]], left: Iterable[str]
+) -> bytes:
+    told = {"group": group, "version": version, "after": after, "settling_s": round(settling_s, 1)}
+    return json.dumps(told | {"joined": list(joined), "left": list(left)}, separators=(",", ":")).encode()
+
+
+def entry(lease: str, member: Member) -> list[str]:
+    return [key_of(lease), member.address, f"{member.id:016x}", member.name]
+
+
+def read(line: bytes) -> MemberList:
+    """Any bytes give a list, or `Nonsense`."""
+    try:
+        told = json.loads(line)
+        after = told["after"]
+        result = MemberList(
+            group=_checked(told["group"], str),
+            version=_version(told["version"]),
+            after=None if after is None else _version(after),
+            settling_s=min(max(float(told["settling_s"]), 0.0), 3600.0),
+            joined=[_read_entry(entry) for entry in _checked(told["joined"], list)],
+            left=[_checked(key, str) for key in _checked(told["left"], list)],
+        )
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        raise Nonsense(f"no member list ({type(error).__name__}: {str(error)[:80]})") from None
+    if result.after is not None and result.after >= result.version:
+        raise Nonsense(f"a change from version {result.after} back to {result.version}")
+    return result
+
+
+def _checked(value: Any, kind: type[Any]) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{kind.__name__} wanted, {type(value).__name__} found")
+    return value
+
+
+def _version(value: Any) -> int:
+    version: int = _checked(value, int)
+    if not 0 <= version < VERSION_MAX:
+        raise ValueError(f"version {version} is out of bounds")
+    return version
+
+
+def _read_entry(value: Any) -> tuple[str, Member]:
+    key, address, id, name = _checked(value, list)
+    if not (KEY.fullmatch(key) and re.fullmatch(ADDRESS, address) and ID.fullmatch(id)):
+        raise ValueError("an entry without key, address or id")
+    if len(_checked(name, str)) > NAME_MAX:
+        raise ValueError("a name that is too long")
+    return key, Member(address, int(id, 16), name)
+
+
+# --- signatures -----------------------------------------------------------------------------------------------------
+
+
+def to_text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def from_text(text: str, size: int) -> bytes:
+    """ValueError where `text` is not `size` bytes in base 64, with or without padding."""
+    try:
+        raw = base64.b64decode(text.strip().rstrip("=") + "=" * (-size % 3), altchars=b"-_", validate=True)
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise ValueError(f"{text[:60]!r} is not base 64 ({error})") from None
+    if len(raw) != size:
+        raise ValueError(f"{text[:60]!r} holds {len(raw)} bytes instead of {size}")
+    return raw
+
+
+class Signer:
+    def __init__(self, secret: bytes) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        self._key: Ed25519PrivateKey = Ed25519PrivateKey.from_private_bytes(secret)
+        self.public = to_text(self._key.public_key().public_bytes_raw())
+
+    def sign(self, line: bytes) -> str:
+        return to_text(self._key.sign(SIGNED_AS + line))
+
+
+def is_signed_by(public: str, line: bytes, signature: str) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        key = Ed25519PublicKey.from_public_bytes(from_text(public, 32))
+        key.verify(from_text(signature, 64), SIGNED_AS + line)
+    except (ValueError, InvalidSignature):
+        return False
+    return True
+
+
+# --- server-sent events ---------------------------------------------------------------------------------------------
+
+
+def event(version: int, line: bytes, signature: str) -> bytes:
+    return b"event: members\nid: %d\ndata: %b\ndata: %b\n\n" % (version, line, signature.encode())
+
+
+class EventReader:
+    """Bytes of a stream in, (JSON line, signature) out. Whole events only; a comment gives nothing."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._looked = 0
+
+    def feed(self, data: bytes) -> list[tuple[bytes, str]]:
+        self._rest += data
+        found = []
+        while (end := self._rest.find(b"\n\n", self._looked)) >= 0:
+            lines = bytes(self._rest[:end]).split(b"\n")
+            del self._rest[: end + 2]
+            self._looked = 0
+            said = [line[6:] for line in lines if line.startswith(b"data: ")]
+            if len(said) == 2:
+                found.append((said[0], said[1].decode("ascii", "replace")))
+            elif said or not all(line.startswith(b":") for line in lines):
+                raise Nonsense(f"no event of a registry: {lines[0][:60]!r}")
+        self._looked = max(0, len(self._rest) - 1)
+        if len(self._rest) > LIST_MAX:
+            raise Nonsense(f"an event of over {LIST_MAX >> 20} MiB")
+        return found
