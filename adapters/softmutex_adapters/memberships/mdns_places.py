@@ -86,6 +86,11 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
+def is_v6_link_local(address: str) -> bool:
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return ip.version == 6 and ip.is_link_local
+
+
 def reachable(address: str, of_record: Iterable[str], here: Places) -> str | None:
     """Where to send to the member that announced `address` in a record with these addresses. None: nowhere."""
     scheme, host, port, path = parts(address)
@@ -93,16 +98,18 @@ def reachable(address: str, of_record: Iterable[str], here: Places) -> str | Non
         ip = ipaddress.ip_address(host)
     except ValueError:
         return address
-    is_v6_link = ip.version == 6 and ip.is_link_local
+    is_v6_link = is_v6_link_local(host)
     if not (ip.is_loopback or ip.is_unspecified or is_v6_link):
         return address
     elsewhere = [other for other in of_record if not is_loopback(other)]
+    usable = [other for other in elsewhere if "%" in other or not is_v6_link_local(other)]
+    chosen: str | None
     if is_v6_link:
-        chosen = next((other for other in elsewhere if other.partition("%")[0] == host), None)
+        chosen = next((other for other in usable if other.partition("%")[0] == host), None)
     elif not elsewhere or any(other.partition("%")[0] in here.own for other in elsewhere):
         chosen = host if ip.is_loopback else ("127.0.0.1" if ip.version == 4 else "::1")
     else:
-        chosen = min(elsewhere, key=lambda other: remoteness(other, ip.version, here))
+        chosen = min(usable, key=lambda other: remoteness(other, ip.version, here), default=None)
     return None if chosen is None else f"{scheme}{join_address(chosen, port)}{path}"
 
 
