@@ -96,7 +96,7 @@ class Result:
             "acquisitions": self.acquisitions,
             "intervals": {
                 "count": len(self.intervals),
-                "edges": {f"{edge:g}": count for edge, count in self.interval_edges().items()},
+                "edges": {_plain(edge): count for edge, count in self.interval_edges().items()},
                 "bucket": scenario.bucket_s,
                 **spread_s(self.intervals),
             },
@@ -126,6 +126,10 @@ class Result:
         if scenario.settle_s:
             out["liveness"] = {"unserved": self.unserved, "settled": self.settled_s}
         return out
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else str(number)
 
 
 def jain(shares: Sequence[int]) -> float:

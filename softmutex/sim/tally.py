@@ -49,6 +49,10 @@ class Gauge:
         self.level = level
         self.since = now
 
+    def levels(self) -> dict[int, int]:
+        """In order, without those that lasted no time; 0 is always there."""
+        return {level: spent for level, spent in sorted(self.spent.items()) if spent or level == 0}
+
 
 class Counts(NamedTuple):
     asked: int
@@ -202,8 +206,8 @@ class Tally:
         self.tokens.to(self.tokens.level, now)
         if not self.demand:
             self._end_idling(now, sent)
-        self.concurrency = dict(sorted(self.running.spent.items()))
-        self.time_with = dict(sorted(self.tokens.spent.items()))
+        self.concurrency = self.running.levels()
+        self.time_with = self.tokens.levels()
         self.counts = Counts(
             self.asked_for,
             self.withdrawn,
