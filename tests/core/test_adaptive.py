@@ -184,6 +184,8 @@ def test_a_silence_that_became_shorter_moves_the_timer_forward():
 def test_the_first_token_is_no_reason_to_lose_patience():
     b = Bench(Adaptive)
     b.start(founder=True)
+    b.fire("skip")
+    b.visit(ELDER)
     assert patience(b) == 1800
 
 
@@ -209,6 +211,9 @@ def test_with_a_growth_of_one_the_timeout_is_fixed():
     [
         ({"growth": 0.9}, "growth is 0.9, give a number from 1 to 10"),
         ({"growth": 11}, "growth is 11"),
+        ({"growth": 0.99}, "growth is 0.99"),
+        ({"growth": 10.1}, "growth is 10.1"),
+        ({"decay": 1.01}, "decay is 1.01"),
         ({"decay": 1.5}, "decay is 1.5, give a number from 0 to 1"),
         ({"decay": -0.1}, "decay is -0.1"),
         ({"decay": "x"}, "decay is 'x'"),

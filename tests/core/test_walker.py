@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -724,6 +725,24 @@ def test_a_message_that_nobody_waits_for_changes_nothing(algorithm: Kind, passin
     b.receive(message)
     assert not b.all_of(Grant)
     assert b.machine.view() == before
+
+
+# --- how much there is of it ------------------------------------------------------------------------------------------
+
+
+def test_a_machine_is_small(algorithm: Kind):
+    """100,000 of them fit into a simulation: no dictionary of attributes, and nothing that grows with the visits."""
+    b = bench(algorithm)
+    assert not hasattr(b.machine, "__dict__")
+    for hop in range(300):
+        b.visit(ELDER._replace(hop=hop))
+        b.fire("skip")
+    size = sum(sys.getsizeof(getattr(b.machine, name)) for each in algorithm.__mro__ for name in slots_of(each))
+    assert size < 2500
+
+
+def slots_of(kind: type) -> tuple[str, ...]:
+    return tuple(name for name in getattr(kind, "__slots__", ()) if name not in ("_members", "_rng", "_handover"))
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------------
