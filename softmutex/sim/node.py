@@ -37,19 +37,19 @@ class Timer:
 class Clock:
     """What one node's clock shows, where it is not the world's: off, at another rate, or jumping ahead."""
 
-    __slots__ = ("offset", "per_mille", "since")
+    __slots__ = ("offset", "per_million", "since")
 
     def __init__(self, offset: Duration, rate: float, since: Instant) -> None:
         self.offset = offset
-        self.per_mille = round(rate * 1000)
+        self.per_million = round(rate * 1_000_000)
         self.since = since
 
     def shows(self, now: Instant) -> Instant:
-        return self.since + self.offset + (now - self.since) * self.per_mille // 1000
+        return self.since + self.offset + (now - self.since) * self.per_million // 1_000_000
 
     def when(self, shown: Instant) -> Instant:
         """The first moment at which it shows that."""
-        return self.since - (self.since + self.offset - shown) * 1000 // self.per_mille
+        return self.since - (self.since + self.offset - shown) * 1_000_000 // self.per_million
 
 
 class Running:
