@@ -77,6 +77,7 @@ class Founding:
         life = self._life
         others = [id for id in life.members if id != life.id]
         introduction = self._introductions.pop(seat.name, None)
+        life.timers.cancel(("introduction", seat.name))
         if introduction is not None or len(others) > ASKED_MAX or not life.knows_everybody():
             self._start(seat, founder=False)
             for received in introduction.kept if introduction else ():

@@ -6,12 +6,14 @@ it comes up or until most of the heap is like it.
 
 I1  A setting fires once, at or after its instant, unless replaced or cancelled before (D3).
 I2  What is set while timers fire waits for the next pass, even when it is due: the loop gets its turn in between.
-I3  The heap holds at most 4 entries a live setting, plus 64.
+I3  A call that raises is logged, and holds no other one up.
+I4  The heap holds at most 4 entries a live setting, plus 64.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeAlias
@@ -20,6 +22,8 @@ from softmutex.core.events import SECOND, Instant
 from softmutex.runtime.clock import Clock
 
 Entry: TypeAlias = tuple[Instant, int, Hashable, Callable[[Any], None], Any]
+
+log = logging.getLogger("softmutex")
 
 SLACK = 64
 
@@ -79,7 +83,10 @@ class Timers:
                 continue
             del live[entry[2]]
             self.late_max_ns = max(self.late_max_ns, now - entry[0])
-            entry[3](entry[4])
+            try:
+                entry[3](entry[4])
+            except Exception:
+                log.exception("what was to be done at a timer %r went wrong", entry[2])
             heap = self._heap  # may have been rebuilt
         for entry in put_off:
             heappush(heap, entry)

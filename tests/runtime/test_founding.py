@@ -154,6 +154,22 @@ async def test_who_was_asked_what_a_mutex_is_and_leaves_without_a_word_holds_nob
 
 
 @in_virtual_time
+async def test_a_mutex_that_is_opened_while_others_are_asked_what_it_is_goes_on(caplog: pytest.LogCaptureFixture):
+    network = MemoryNetwork()
+    stranger = network.transport("stranger")
+    await stranger.open()
+    async with node_on(network, leave_timeout=0.1) as node:
+        stranger.send(node.address, encode(Frame(4711, node.id, "x", Offer(1, TOKEN))))
+        await asyncio.sleep(0.1)
+        asking = asyncio.create_task(_enter(node.mutex("x")))
+        await asyncio.sleep(3)
+        assert "went wrong" not in caplog.text
+        assert node.life().seats["x"].started
+        asking.cancel()
+    await stranger.aclose()
+
+
+@in_virtual_time
 async def test_what_is_kept_for_undescribed_mutexes_is_bounded_and_forgotten():
     network = MemoryNetwork()
     crowd = network.transport("crowd")

@@ -79,6 +79,17 @@ async def test_a_million_settings_leave_no_million_entries():
 
 
 @in_virtual_time
+async def test_a_call_that_raises_is_logged_and_holds_no_other_one_up(caplog: pytest.LogCaptureFixture):
+    some, fired = timers()
+    some.set("bad", soon(some, 1), lambda _: 1 // 0, None)
+    some.set("good", soon(some, 1), fired.append, "good")
+    some.set("later", soon(some, 2), fired.append, "later")
+    await asyncio.sleep(3)
+    assert fired == ["good", "later"]
+    assert "ZeroDivisionError" in caplog.text
+
+
+@in_virtual_time
 async def test_a_timer_may_cancel_another_that_is_due_as_well():
     some, fired = timers()
     some.set("first", soon(some, 1), some.cancel, "second")
