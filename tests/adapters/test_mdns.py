@@ -143,11 +143,20 @@ def test_an_address_of_the_record_is_worth_more_with_its_scope() -> None:
     roll = Roll(GROUP)
     roll.moved(HERE)
     roll.hear(7, txt(7, "[fe80::7]:9431"), 120, 0.0)
-    roll.hear_address(7, "fe80::7")
+    roll.hear_addresses(7, ["10.0.0.7", "fe80::7"])
     assert roll.others("") == ()
-    roll.hear_address(7, "fe80::7%4")
-    roll.hear_address(7, "fe80::7")
+    roll.hear_addresses(7, ["10.0.0.7", "fe80::7%4"])
+    roll.hear_addresses(7, ["10.0.0.7", "fe80::7"])
     assert roll.others("") == (Member("[fe80::7%4]:9431", 7),)
+
+
+def test_an_address_that_a_member_does_not_have_any_more_is_not_used() -> None:
+    roll = Roll(GROUP)
+    roll.moved(HERE)
+    roll.hear(7, txt(7, "0.0.0.0:9431"), 120, 0.0)
+    roll.hear_addresses(7, ["10.0.0.7"])
+    roll.hear_addresses(7, ["10.0.0.77"])
+    assert roll.others("") == (Member("10.0.0.77:9431", 7),)
 
 
 def test_names_and_addresses_of_strangers_are_not_ours() -> None:

@@ -13,6 +13,7 @@ import asyncio
 import random
 import re
 import socket
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -158,13 +159,16 @@ class Air(RecordUpdateListener):
                     roll.hear(id, record.text, float(record.ttl), now_s)
             elif isinstance(record, DNSPointer) and not record.ttl and record.name.lower() == SERVICE:
                 roll.goodbye(id_of(record.alias, SERVICE), now_s)
+        addresses: dict[NodeId, list[str]] = defaultdict(list)
         for update in records:
             record = update.new
             if isinstance(record, DNSAddress) and record.ttl and not record.is_expired(now):
                 id = id_of(record.name.lower().removeprefix(HOST_PREFIX), "local.")
                 address = address_of(record) if id else None
                 if address is not None:
-                    roll.hear_address(id, address)
+                    addresses[id].append(address)
+        for id, heard in addresses.items():
+            roll.hear_addresses(id, heard)
         if roll.version != before:
             self._on_news()
 

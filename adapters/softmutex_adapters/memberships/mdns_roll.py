@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
 
 from softmutex.core.events import NodeId
@@ -46,7 +47,7 @@ class Entry:
     )
 
     def __init__(self, text: bytes, said: Announced, now: float) -> None:
-        self.addresses: dict[str, None] = {}  # of the record, with scopes
+        self.addresses: tuple[str, ...] = ()  # of the record, with scopes
         self.first_at = now
         self.is_confirmed = False
         self.address: str | None = None  # where this host sends to
@@ -110,17 +111,15 @@ class Roll:
         self.counts["heard"] += 1
         entry.hear(min(max(ttl_s, 1.0), TTL_MAX_S), now, self._rng.random())
 
-    def hear_address(self, id: NodeId, address: str) -> None:
+    def hear_addresses(self, id: NodeId, addresses: Sequence[str]) -> None:
+        """All that one packet tells of; older ones are void. A scope is known of what came over IPv6, and is kept."""
         entry = self._entries.get(id)
-        if entry is not None and address not in entry.addresses:
-            bare = address.partition("%")[0]
-            if bare != address:
-                entry.addresses.pop(bare, None)  # with its scope it is worth more
-            elif any(known.partition("%")[0] == bare for known in entry.addresses):
-                return
-            if len(entry.addresses) >= ADDRESSES_MAX:
-                del entry.addresses[next(iter(entry.addresses))]
-            entry.addresses[address] = None
+        if entry is None:
+            return
+        scoped = {known.partition("%")[0]: known for known in entry.addresses if "%" in known}
+        now = tuple(sorted({scoped.get(one, one) for one in addresses[:ADDRESSES_MAX]}))
+        if now != entry.addresses:
+            entry.addresses = now
             entry.find(self.here)
             self.version += 1
 
