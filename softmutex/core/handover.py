@@ -421,6 +421,8 @@ class Handover:
             self._settle(name, promise, False)
 
     def _settle(self, name: tuple[NodeId, int], promise: Promise, taken: bool) -> None:
+        if name in self._settled:
+            raise InvariantBreach(f"node {self._me} settles a promise to {name[0]} twice: {promise}")  # S1
         del self._promises[name]
         self._settled[name] = Settled(promise.reply, taken)
         if len(self._settled) > self.MEMORY:
