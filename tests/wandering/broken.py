@@ -194,22 +194,22 @@ class TakesAnyToken(Wandering):
 class Break(NamedTuple):
     machine: type[Wandering]
     scenario: str  # of the fault matrix
-    seed: int
     law: str
 
 
+SEEDS = range(1, 9)  # one of these at least catches it
 BREAKS = (
-    Break(AsksOnce, "loss-20", 1, "requests"),
-    Break(DoesNotCountGenerations, "kill-holder", 1, "order"),
-    Break(DoesNotCountHops, "nothing", 1, "order"),
-    Break(EveryJoinerMakesOne, "nothing", 3, "overlap"),
-    Break(KeepsTheWeakerToken, "partition", 3, "tokens"),
-    Break(LeavesWithTheToken, "churn-30", 1, "tokens"),
-    Break(MakesATokenWithoutAsking, "nothing", 1, "tokens"),
-    Break(NobodyLooksForIt, "kill-holder", 1, "requests"),
-    Break(ServesTheWithdrawn, "cancellations", 1, "effects"),
-    Break(TakesAnyToken, "pause-past-lease", 2, "requests"),
-    Break(TakesBackWhatItCommitted, "two-nodes", 1, "tokens"),
-    Break(TellsNobody, "two-nodes", 4, "evidence"),
-    Break(UsesWhatItGivesAway, "nothing", 3, "overlap"),
+    Break(AsksOnce, "loss-20", "requests"),
+    Break(DoesNotCountGenerations, "kill-holder", "order"),
+    Break(DoesNotCountHops, "nothing", "order"),
+    Break(EveryJoinerMakesOne, "nothing", "overlap"),
+    Break(KeepsTheWeakerToken, "partition", "tokens"),
+    Break(LeavesWithTheToken, "churn-30", "tokens"),
+    Break(MakesATokenWithoutAsking, "nothing", "tokens"),
+    Break(NobodyLooksForIt, "kill-holder", "requests"),
+    Break(ServesTheWithdrawn, "cancellations", "effects"),
+    Break(TakesAnyToken, "pause-past-lease", "requests"),
+    Break(TakesBackWhatItCommitted, "two-nodes", "tokens"),
+    Break(TellsNobody, "two-nodes", "evidence"),
+    Break(UsesWhatItGivesAway, "nothing", "overlap"),
 )

@@ -74,8 +74,9 @@ class Registrar:
         desk = self.desk
         if want.node == desk.me and not self.machine.waiter.waiting:
             return
-        for seat in self.machine.seats.by_slot.values():
-            if not seat.giving and not seat.token.more and not seat.doubt and desk.options.hints:
+        for seat in sorted(self.machine.seats.by_slot.values(), key=lambda seat: not seat.parked):
+            room = not seat.token.more and (desk.options.slots == 1 or seat.parked)
+            if not seat.giving and room and not seat.doubt and desk.options.hints:
                 ticket = Ticket(want.node, want.request)
                 if not self.machine.seats.add(seat, (ticket,)):
                     if not seat.parked:
@@ -170,10 +171,13 @@ class Registrar:
 
     def _serve_here(self, seat: Seat) -> None:
         """The home is the holder."""
-        tickets = self._next((QUEUE if self.desk.options.slots == 1 else 2) - len(seat.token.queue))
+        tickets = self._next((QUEUE if self.desk.options.slots == 1 else 1) - len(seat.token.queue))
         self.machine.seats.fed(seat, tickets, bool(self.ready or self.late))
 
     def _load(self, slot: int) -> tuple[int, int]:
+        seat = self.machine.seats.by_slot.get(slot)
+        if seat is not None:
+            return (len(seat.token.queue) + (not seat.parked), slot)
         post = self.posts.get(slot)
         return (1000, slot) if post is None else (len(post.lent) + (post.until != 0), slot)
 
@@ -241,7 +245,7 @@ class Registrar:
         else:
             post.until = 0
             desk.cancel(("watch", place.slot))
-        room = (QUEUE if desk.options.slots == 1 else 2) - len(post.lent)
+        room = (QUEUE if desk.options.slots == 1 else 1) - len(post.lent)
         tickets = self._next(room)
         post.more = bool(self.ready or self.late or (tickets and (post.more or len(tickets) > LOW)))
         post.lent.update(tickets)

@@ -62,6 +62,7 @@ class Seat:
         "late",
         "overslept",
         "parked",
+        "quiet_until",
         "row",
         "sent_at",
         "silent",
@@ -88,6 +89,7 @@ class Seat:
         self.heard_at: Instant = now - token.unseen  # when its watchers heard of it last
         self.sent_at: Instant = 0  # the beat that is not answered yet; 0: none
         self.tries = 0
+        self.quiet_until: Instant = 0  # the watchers know that it is parked here, and expect no word before
         self.watcher = NOBODY  # to whom it was sent
         self.granted_at: Instant = 0  # of the last hold
         self.ended_at: Instant = 0
@@ -242,7 +244,7 @@ class Seats:
         """More requests wait here than one turn serves: a ticket behind the others'."""
         waiter = self.machine.waiter
         request = next(iter(waiter.waiting))
-        direct = not seat.token.more and self.desk.options.hints and not waiter.late
+        direct = not seat.token.more and self.desk.options.hints
         if direct and not self.add(seat, (Ticket(self.desk.me, request),)):
             waiter.noted(request)
         else:
@@ -366,6 +368,7 @@ class Seats:
         seat.token = seat.token._replace(more=more)
         if seat.parked and seat.token.queue and not self.machine.watch.overslept(seat):
             seat.parked = False
+            seat.quiet_until = 0
             seat.heard_at = self.desk.now  # who feeds us knows where the token goes
             self.machine.watch.began(seat)
         self.advance(seat)

@@ -83,7 +83,10 @@ class Watch:
         """It stays here and costs (nearly) nothing; its watchers should know where."""
         seat.tries = 0
         seat.sent_at = 0
-        self.beat(seat)
+        if self.desk.now < seat.quiet_until:
+            self.desk.timer(("beat", seat.token.slot), seat.quiet_until)  # they know, and it never went away
+        else:
+            self.beat(seat)
 
     def moved_homes(self) -> None:
         """The membership changed: the first homes may be others now."""
@@ -115,6 +118,7 @@ class Watch:
                 desk.timer(("beat", slot), desk.now + BEAT)
             return
         desk.post(watcher, Seen(place, lease, seat.token.queue))
+        seat.quiet_until = 0
         seat.watcher = watcher
         first = next(iter(desk.ring()), NOBODY)
         if first not in (desk.me, *seat.token.watch) and seat.tries == 0 and desk.rng.random() < RETURN:
@@ -148,8 +152,8 @@ class Watch:
 
     def overslept(self, seat: Seat) -> bool:
         """A parked token of which nobody heard when it was due: this node slept, or is cut off."""
-        silence = self.desk.now - seat.heard_at
-        return self.desk.options.watch and not self.desk.alone and silence > PARKED_BEAT + GRACE
+        watched = self.desk.options.watch and not self.desk.alone
+        return watched and self.desk.now > max(seat.quiet_until, seat.heard_at + PARKED_BEAT) + GRACE
 
     def check(self, seat: Seat) -> None:
         """Has this node been silent, or asleep, for so long that it may have been replaced?"""
@@ -181,6 +185,8 @@ class Watch:
             seat.tries = 0
             seat.silent = 0
             pause = PARKED_BEAT if seat.parked else BEAT
+            if seat.parked:
+                seat.quiet_until = seat.heard_at + PARKED_BEAT
             desk.timer(("beat", seat.token.slot), max(desk.now, seat.heard_at + pause))
         if message.tickets or sender == next(iter(seat.token.watch), sender):
             self.machine.seats.fed(seat, message.tickets, message.more)
