@@ -534,12 +534,19 @@ def offered(b: Bench) -> tuple[int, Offer]:
     return to, offer
 
 
+def offered_since(b: Bench, first: Offer) -> tuple[int, Offer]:
+    """(to whom, the offer) of the latest token that was offered after that one."""
+    sends = [effect for effect in b.everything if isinstance(effect, Send)]
+    return [(s.to, s.message) for s in sends if isinstance(s.message, Offer) and s.message.nonce > first.nonce][-1]
+
+
 def take(b: Bench, visitor: Any, nonce: int = 50) -> None:
     """The token comes in four steps."""
+    before = b.machine.view().tokens
     b.receive(Offer(nonce, visitor))
     accept = b.one(Send).message
     assert isinstance(accept, Accept)
-    assert b.machine.view().tokens == ()
+    assert b.machine.view().tokens == before
     b.receive(Commit(nonce, accept.reply, visitor))
 
 
@@ -644,6 +651,51 @@ def test_another_token_can_come_while_one_is_being_passed_on(algorithm: Kind):
     b.receive(Commit(51, accept.reply, YOUNGER), sender=3)
     b.receive(Refuse(offer.nonce), sender=to)
     assert {each.key for each in b.machine.view().tokens} == {ELDER.key, YOUNGER.key}
+
+
+def take_another_while_one_is_under_way(b: Bench) -> tuple[int, Offer]:
+    """(to whom, the offer) of the first token; the second one is here."""
+    take(b, ELDER)
+    b.fire("skip")
+    under_way = offered(b)
+    take(b, YOUNGER, nonce=51)
+    return under_way
+
+
+def test_a_token_that_came_back_follows_the_one_that_came_meanwhile(algorithm: Kind):
+    b = bench(algorithm, passing="4-way")
+    to, offer = take_another_while_one_is_under_way(b)
+    b.receive(Refuse(offer.nonce), sender=to)
+    b.fire("skip")
+    assert offered(b)[1].token.key == YOUNGER.key
+    assert b.due_in("skip") == SKIP_S[algorithm]
+    b.fire("skip")
+    assert offered(b)[1].token.key == ELDER.key
+
+
+def test_who_leaves_stays_until_the_second_token_is_handed_over_too(algorithm: Kind):
+    b = bench(algorithm, passing="4-way")
+    to, offer = take_another_while_one_is_under_way(b)
+    b.handle(Leaving())
+    b.receive(Accept(offer.nonce, 9), sender=to)
+    b.receive(Done(offer.nonce, 9), sender=to)
+    assert not b.departs
+    to, offer = offered_since(b, offer)
+    b.receive(Accept(offer.nonce, 9), sender=to)
+    b.receive(Done(offer.nonce, 9), sender=to)
+    assert b.departs
+
+
+def test_who_has_left_can_still_be_visited_and_pass_it_on(algorithm: Kind):
+    b = bench(algorithm)
+    b.handle(Leaving())
+    b.visit(ELDER)
+    b.fire("skip")
+    b.fire("silence")
+    assert b.effects == []
+    b.visit(ELDER)
+    b.fire("skip")
+    assert len(b.passed) == 1
 
 
 def test_no_token_is_made_while_one_is_being_passed_on(algorithm: Kind):

@@ -234,7 +234,7 @@ class Walker(ABC):
         if isinstance(message, Offer):
             token = message[1]
             if self._running is not None:
-                self._compare(token, out)
+                self._compare(self._running, token, out)
             if self._direct:  # what `Handover` does in this mode, spelled out: it is the simulator's inner loop
                 if token[3] < MAX_HOP:
                     self._arrive(tuple.__new__(Token, (*token[:3], token[3] + 1, *token[4:])), now, out)
@@ -297,12 +297,11 @@ class Walker(ABC):
             self._departed = True
             out.append(Depart())
 
-    def _compare(self, token: Token, out: list[Effect]) -> None:
+    def _compare(self, running: RequestId, token: Token, out: list[Effect]) -> None:
         """Another token shows up while A runs. If it is the better one, this one will be found spurious."""
-        mine = self._token
-        if mine is not None and token.key < mine.key and self._running is not None and not self._overlapped:
+        if token.key < self._enabler and not self._overlapped:
             self._overlapped = True
-            out.append(Lose(self._running, LostReason.OVERLAP))
+            out.append(Lose(running, LostReason.OVERLAP))
             out.append(Note(FactKind.OVERLAP, token))
 
     # --- a token is here ---------------------------------------------------------------------------------------------
@@ -360,7 +359,7 @@ class Walker(ABC):
         """The token that was being passed on is no longer this node's."""
         if self._alarm == FOREVER:
             self._listen(self._restart(now), out)
-        if self._leaving and self._token is None:
+        if self._token is None:
             self._next_in_line(now, out)
 
     def _park(self, token: Token, now: Instant, out: list[Effect]) -> None:
