@@ -117,7 +117,7 @@ class Laws:
         if len(others) >= self._slots:
             self._overlap(at, new, others)
         token = new.token
-        if token is None or not self._ordered:
+        if not token.id or not self._ordered:
             return
         crowded = len(self._world.tally.alive) > self._slots
         last = self._last.get(token.slot)

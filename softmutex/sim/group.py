@@ -118,7 +118,7 @@ class Group:
         for running in node.holds.values():
             world.running.remove(running)
             tally.ended(running, world.now, world.sent)
-            if running.token is None:
+            if not running.token.id and not world.running:
                 tally.bereft(world.now)
         for _ in node.pending:
             tally.settled(world.now, world.sent)

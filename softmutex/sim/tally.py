@@ -5,6 +5,7 @@ covers the first phase of a run, `duration_s`; `freeze` closes it and what comes
 
 Tokens are followed by what can be seen of them: a note that one was made or discarded, a message with the right
 in it that the world destroyed, a node with one that was killed. A token that turns up again was not lost.
+Algorithms without tokens grant one with id 0, which is none.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Hold(NamedTuple):
     asked: Instant
     start: Instant
     end: Instant
-    token: Token | None
+    token: Token
 
 
 class Gauge:
@@ -124,7 +125,7 @@ class Tally:
             self.recoveries.append(now - self._bereft_since)
             self.outages.append(now - (self._missed_since or now))
             self._bereft_since = self._missed_since = None
-        if running.token is not None:
+        if running.token.id:
             self._appeared(running.token, now)
         if not self.frozen:
             node.acquired += 1
