@@ -13,6 +13,7 @@ SEEDS = 200 if IN_CI else 6
 PAPERS = ("adaptive", "sandwich", "random-access")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MATRIX)
 def test_wandering_keeps_every_law(name: str):
     for seed in range(1, SEEDS + 1):
