@@ -23,7 +23,7 @@ def test_wandering_keeps_every_law(name: str):
 
 @pytest.mark.parametrize("algorithm", PAPERS)
 def test_the_papers_machines_survive_every_fault(algorithm: str):
-    """Their overlaps and their patience are what they are; but no illegal effect, and no request is forgotten."""
+    """Their overlaps and their patience are what they are; but nothing they order is illegal, and they never raise."""
     for name in MATRIX:
         if not MATRIX[name].get("slots"):
             changes = {"settle_s": 0.0, "laws": ("effects",), "nodes_max": 9}
