@@ -167,6 +167,22 @@ def test_a_done_before_the_commit_proves_nothing():
     assert hear(handover, 2, Void(1001, 7)) == exactly(Failed(TOKEN, 2))
 
 
+def test_a_promise_stands_whatever_a_new_offer_would_be_told():
+    handover = make()
+    reply = promise(handover, 2, 5)
+    out: list[Effect] = []
+    handover.received(2, Offer(5, TOKEN), 0, out, accept=False)
+    assert exactly(*out) == exactly(Send(2, Accept(5, reply)))
+
+
+def test_of_a_settled_promise_only_its_own_reply_is_spoken_of():
+    handover = make()
+    reply = promise(handover, 2, 5)
+    hear(handover, 2, Commit(5, reply, TOKEN))
+    assert hear(handover, 2, Ask(5, reply + 1)) == NOTHING
+    assert hear(handover, 2, Commit(5, reply + 1, TOKEN)) == NOTHING
+
+
 def test_nobody_commits_withdraws_or_asks_for_another():
     handover = make()
     reply = promise(handover, 2, 5)

@@ -35,8 +35,10 @@ direct = pytest.mark.parametrize("stage", [Passing.DIRECT], indirect=True, ids=[
 def test_a_token_changes_hands_in_four_messages(stage: Stage):
     assert stage.give(1, to=2) is None
     assert stage.deliver() is None  # TOKEN
+    assert not stage.nodes[1].idle and not stage.nodes[2].idle
     assert stage.deliver() is None  # ACK
     assert stage.deliver() == Taken(HOP_1, 1)  # COMMIT
+    assert not stage.nodes[1].idle and stage.nodes[2].idle
     assert stage.deliver() == Passed(TOKEN, 2)  # DONE
     assert all(node.idle for node in stage.nodes.values())
     assert not stage.flying and not stage.timers
