@@ -190,6 +190,8 @@ class RegistryClient:
         except aiohttp.ClientConnectorError as error:
             why = f"{base} cannot be reached ({error.os_error.strerror or error.os_error}). Does `softmutex registry`"
             raise Trouble("unreachable", f"{why} run there, and is a firewall between?") from None
+        except aiohttp.ClientPayloadError:
+            raise Trouble("lost", f"{base}: the connection broke off.") from None
         except (aiohttp.ClientError, ValueError, OSError) as error:  # TimeoutError is an OSError
             what = (
                 "it does not answer" if isinstance(error, asyncio.TimeoutError) else f"{error or type(error).__name__}"

@@ -67,6 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # it tells of every stranger who speaks no HTTP
     try:
         check(arguments)
         return run(serve(arguments))

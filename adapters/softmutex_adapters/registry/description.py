@@ -44,14 +44,29 @@ LIST = {
         "left": {"type": "array", "items": {"type": "string"}, "description": "keys"},
     },
 }
+EVENT = {
+    "type": "object",
+    "required": ["event", "id", "data"],
+    "properties": {
+        "event": {"const": "members"},
+        "id": {"type": "string", "description": "the version"},
+        "data": {
+            "type": "string",
+            "description": "a line that holds a list as JSON, and a line that holds its signature",
+        },
+    },
+}
 
 
 @cache
-def description() -> Schema:
+def description(has_tokens: bool) -> Schema:
     group, lease = _in("path", "group", GROUP), _in("path", "lease", LEASE)
     after = _in("query", "after", VERSION, "the version that the client has; 0 or nothing for the whole list")
     wait = _in("query", "wait", {"type": "number", "minimum": 0, "maximum": 30}, "seconds to wait for a change")
     mine = _in("query", "lease", LEASE, "the lease of this watcher: when the stream breaks, it is over soon")
+    long = _in(
+        "query", "wait", {"type": "number", "minimum": 0, "maximum": 3600}, "end the stream after so many seconds"
+    )
     joined = _json(
         "it is listed at this version, for ttl_s after the last request", _of(version=VERSION, ttl_s={"type": "number"})
     )
@@ -80,8 +95,8 @@ def description() -> Schema:
         ),
         "/v1/groups/{group}/events": _get(
             "The same as server-sent events; each has two lines of data, the list and its signature",
-            _plain("a stream without an end", "text/event-stream"),
-            parameters=[group, after, mine],
+            _plain("a stream", "text/event-stream", EVENT),
+            parameters=[group, after, mine, long],
             errors=(400, 401, 503),
             closed=True,
         ),
@@ -92,6 +107,11 @@ def description() -> Schema:
             "delete": _operation("Leave", left, (400, 401, 503), closed=True),
         },
     }
+    if not has_tokens:
+        for operations in paths.values():
+            for method in operations.keys() - {"parameters"}:
+                operations[method].pop("security", None)
+                operations[method]["responses"].pop("401", None)
     return {
         "openapi": "3.1.0",
         "info": {"title": "softmutex registry", "version": "1", "description": "Members of groups, with leases."},
@@ -116,8 +136,8 @@ def _json(meaning: str, schema: Schema) -> dict[int, Schema]:
     return {200: {"description": meaning, "content": {"application/json": {"schema": schema}}}}
 
 
-def _plain(meaning: str, kind: str) -> dict[int, Schema]:
-    return {200: {"description": meaning, "content": {kind: {"schema": {"type": "string"}}}}}
+def _plain(meaning: str, kind: str, schema: Schema | None = None) -> dict[int, Schema]:
+    return {200: {"description": meaning, "content": {kind: {"schema": schema or {"type": "string"}}}}}
 
 
 def _operation(

@@ -14,7 +14,9 @@ whoever believed it would tell the first one to come back that it is alone.
 
 G1  The log and the list agree: the list of any version in the log, and the changes since, give the list of now.
 G2  Who comes to an address replaces who was there: nobody else can be, after a restart in place.
-G3  Time is told, in seconds of a clock that never jumps.
+G3  A version that a client has, and this history has not, is the sign of a store that was set back: no change is
+    told on top of it.
+G4  Time is told, in seconds of a clock that never jumps.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ class Group:
         self._by_address = {entry.member.address: lease for lease, entry in self.entries.items()}
         self._changes: OrderedDict[str, tuple[int, Entry | None]] = OrderedDict()  # in the order of their versions
         self._floor = self.version  # the log tells everything since this version
+        self._loaded = self.version
+        self._first = 0  # the first version after it, where it is known that there is none between
         self._dropped: dict[str, float] = {}  # lease -> when its last stream broke
         self._told: dict[int | None, tuple[bytes, str]] = {}
 
@@ -53,8 +57,9 @@ class Group:
         other = self._by_address.get(entry.member.address)
         return None if other == lease else other
 
-    def apply(self, changes: Mapping[str, Entry | None], version: int) -> None:
-        """What the store has committed as `version`."""
+    def apply(self, changes: Mapping[str, Entry | None], version: int, *, is_next: bool = True) -> None:
+        """What the store has committed as `version`. Not `is_next`: there may have been others before it."""
+        self._first = self._first or (version if is_next else self._loaded + 1)
         for lease, entry in changes.items():
             known = self.entries.get(lease)
             if entry is not None and known is not None and entry.member == known.member:
@@ -114,9 +119,13 @@ class Group:
         line = wire.write(self.name, self.version, base, settling_s, joined, left)
         return line, self._signer.sign(line)
 
-    def bumped(self, version: int, settled_at: float) -> None:
-        """Clients have seen a later version than the store has: it was set back. All are told the whole list anew."""
-        self.version = self._floor = version
+    def knows(self, version: int) -> bool:
+        """False: a client has seen a version that was never there since this registry knows the group (G3)."""
+        return version <= self._loaded or max(self._first, self._loaded + 1) <= version <= self.version
+
+    def begin_anew(self, version: int, settled_at: float) -> None:
+        """All are told the whole list."""
+        self.version = self._floor = self._loaded = self._first = version
         self.settled_at = settled_at
         self._changes.clear()
         self._told.clear()

@@ -11,8 +11,8 @@ U1  `put` returns after the commit: whoever reads later, finds it (M1), also aft
 U2  A store that fails is told to the operator once, and tried again. One that only this registry uses is done without
     meanwhile: all goes on from memory and is written later. Of a shared one the last lists stand, leases do not end,
     and newcomers are asked to come again: two registries that went on from memory would tell two truths.
-U3  A list that goes back is not told. When a client shows a later version than the store has, the store was set back:
-    the version is raised beyond it, and the list settles anew (W3).
+U3  A list that goes back is not told. When a client shows a version that the store has never had, the store was set
+    back: the version is raised beyond it, and the list settles anew (W3), as it does after every start.
 U4  What a stream is owed is bounded: a small change is written at once, anything else by its own task, a few at a time.
 """
 
@@ -36,6 +36,7 @@ log = logging.getLogger("softmutex.registry")
 
 TTL_S = 60.0
 SWEEP_S = 0.25
+SETTLE_MAX_S = 20.0  # by then everybody has come back: longer than the longest back-off of our client
 GAP_S = 0.005
 GAP_MAX_S = 0.4
 RETRY_S = 1.0
@@ -77,8 +78,9 @@ class Hub:
     async def open(self) -> None:
         """Raises StoreFailed where the store is not to be had."""
         self.now = asyncio.get_running_loop().time
-        is_new = await self.store.open()
-        self.settled_at = self.now() + self.ttl_s / 2 if is_new else 0.0
+        await self.store.open()
+        self.settle_s = min(self.ttl_s / 2, SETTLE_MAX_S)
+        self.settled_at = self.now() + self.settle_s
         self.signer = wire.Signer(await self.store.offer("signing key", secrets.token_bytes(32)))
         self._living = await self.store.beat(self.instance)
         self._beaten_at = self.now()
@@ -277,7 +279,7 @@ class Hub:
         if group is None:
             group = self.groups[name] = Group(name, self.signer, stored, self.now(), self.settled_at)
         elif stored.version > group.version:
-            group.apply(group.differences(stored), stored.version)
+            group.apply(group.differences(stored), stored.version, is_next=False)
         for lease in list(group.deadlines):
             entry = stored.entries.get(lease)
             if entry is None or (entry.owner != self.instance and entry.owner in self._living):
@@ -291,24 +293,24 @@ class Hub:
 
     async def check_not_set_back(self, group: Group, after: int) -> None:
         """U3. At most every SET_BACK_EVERY_S for a group: who shows impossible versions moves nothing more."""
-        if after <= group.version or after > time.time_ns() // 1_000_000 + CLOCK_SLACK_MS:
+        if group.knows(after) or after > time.time_ns() // 1_000_000 + CLOCK_SLACK_MS:
             return
         async with self._turn:
             with contextlib.suppress(StoreFailed):
                 if self.store.shared:
                     await self._read_again(group.name)
                 recently = self._set_back_at.get(group.name, float("-inf")) + SET_BACK_EVERY_S
-                if after <= group.version or self.now() < recently:
+                if group.knows(after) or self.now() < recently:
                     return
                 self._set_back_at[group.name] = self.now()
                 log.warning(
-                    "group %s: a client has seen version %d, the store has %d: it was set back or lost. "
+                    "group %s: a client has seen version %d, which this store never had: it was set back or lost. "
                     "The list settles anew for %g s",
-                    *(group.name, after, group.version, self.ttl_s / 2),
+                    *(group.name, after, self.settle_s),
                 )
                 self.counts["set_back"] += 1
-                _, version = await self.store.commit(group.name, {}, after)
-                group.bumped(version, self.now() + self.ttl_s / 2)
+                _, version = await self.store.commit(group.name, {}, max(after, group.version))
+                group.begin_anew(version, self.now() + self.settle_s)
                 self.broadcast(group)
 
     # --- time -------------------------------------------------------------------------------------------------------

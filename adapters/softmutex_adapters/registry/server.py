@@ -3,7 +3,7 @@
     GET  /healthz  /metrics  /openapi.json  /v1/key                  open to everybody who can connect
     GET  /v1/groups                                                  with a token for all groups
     GET  /v1/groups/G/members?after=V&wait=S                         the list, or what changed; waits for a change
-    GET  /v1/groups/G/events?after=V&lease=L                         the same as a stream that goes on
+    GET  /v1/groups/G/events?after=V&lease=L&wait=S                  the same as a stream, without an end or for S
     PUT, DELETE /v1/groups/G/members/L                               join and renew; leave
 
 What it decides: joining and renewing are one request, with everything in it. The naive heartbeat, "I am still there",
@@ -15,7 +15,9 @@ A lease is a random word that its member has made. Whoever knows it may renew an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,6 +37,7 @@ from softmutex_adapters.registry.store import StoreFailed
 from softmutex_adapters.registry.streams import CATCHING_UP_MAX, Stream
 
 WAIT_MAX_S = 30.0
+STREAM_MAX_S = 3600.0
 BODY_S = 10.0
 STORE_S = 5.0  # a newcomer waits so long for a store that does not answer
 STOP_S = 2.0
@@ -44,6 +47,8 @@ RATE_GROUP = 2_000.0
 GROUP = re.compile(wire.GROUP)
 LEASE = re.compile(wire.LEASE)
 ADDRESS = re.compile(wire.ADDRESS)
+
+log = logging.getLogger("softmutex.registry")
 
 Answer = web.StreamResponse
 Handler = Callable[[web.BaseRequest, Mapping[str, str]], Awaitable[Answer]]
@@ -128,6 +133,10 @@ class RegistryServer:
         except (StoreFailed, TimeoutError) as error:
             said = str(error) or f"the store has not answered for {STORE_S:g} s"
             answer = web.json_response({"error": said}, status=503, headers={"Retry-After": "2"})
+        except Exception:
+            self.hub.counts["breakdowns"] += 1
+            log.exception("a request could not be answered: %s %s", request.method, request.path)
+            answer = web.json_response({"error": "a mistake of the registry; its log says more"}, status=500)
         self.hub.counts[f"requests_{request.method if answer.status != 405 else 'other'}_{answer.status}"] += 1
         return answer
 
@@ -178,7 +187,7 @@ class RegistryServer:
 
     async def _members(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
         after = read_after(request)
-        version, told = await self.hub.line(parts["group"], after, read_wait(request))
+        version, told = await self.hub.line(parts["group"], after, read_wait(request, WAIT_MAX_S))
         headers = {wire.KEY_HEADER: self.hub.signer.public, "ETag": f'"{version}"', "Cache-Control": "no-store"}
         if told is None:
             return web.Response(status=204, headers=headers)
@@ -191,6 +200,7 @@ class RegistryServer:
         name, after, lease = parts["group"], read_after(request), request.query.get("lease", "")
         if lease and not LEASE.fullmatch(lease):
             raise Refused(400, f"a lease looks like {wire.LEASE}")
+        wait_s = read_wait(request, STREAM_MAX_S) if "wait" in request.query else None
         hub, transport = self.hub, request.transport
         group = hub.group(name)
         await hub.check_not_set_back(group, after)
@@ -215,7 +225,9 @@ class RegistryServer:
             group.stream_opened(lease)
         try:
             stream = Stream(response, transport, after)
-            await stream.follow(hub.streams[name], lacks, self._turns, lambda: hub.closing)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await stream.follow(hub.streams[name], lacks, self._turns, lambda: hub.closing)
         finally:
             if lease:
                 group.stream_broke(lease, hub.now())
@@ -245,7 +257,7 @@ class RegistryServer:
         return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _description(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
-        return web.json_response(description())
+        return web.json_response(description(has_tokens=bool(self.tokens)))
 
 
 # --- what comes in --------------------------------------------------------------------------------------------------
@@ -290,8 +302,8 @@ def read_after(request: web.BaseRequest) -> int:
     return int(written)
 
 
-def read_wait(request: web.BaseRequest) -> float:
+def read_wait(request: web.BaseRequest, most_s: float) -> float:
     written = request.query.get("wait", "0")
-    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", written) or float(written) > WAIT_MAX_S:
-        raise Refused(400, f"wait is seconds, between 0 and {WAIT_MAX_S:g}")
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", written) or float(written) > most_s:
+        raise Refused(400, f"wait is seconds, between 0 and {most_s:g}")
     return float(written)

@@ -56,11 +56,10 @@ class SqliteStore:
             raise ConfigError(f"--store {url}: sqlite: wants a path, as in sqlite:/var/lib/softmutex/registry.db.")
         return cls(path)
 
-    async def open(self) -> bool:
-        return await self._do(self._open)
+    async def open(self) -> None:
+        await self._do(self._open)
 
-    def _open(self) -> bool:
-        is_new = not os.path.exists(self.path)
+    def _open(self) -> None:
         with contextlib.suppress(OSError):  # sqlite says it better
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # the signing key is in there
         connection = sqlite3.connect(self.path, timeout=0.5, isolation_level=None, check_same_thread=False)
@@ -77,7 +76,6 @@ class SqliteStore:
             connection.close()
             self._connection = None
             raise
-        return is_new or form == 0
 
     async def groups(self) -> list[str]:
         return await self._do(lambda: [name for (name,) in self._sql("SELECT name FROM groups ORDER BY name")])

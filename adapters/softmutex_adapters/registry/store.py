@@ -54,8 +54,7 @@ class Store(Protocol):
     """S1  What `commit` returned for is there after a kill -9 of the registry, whole.
     S2  A version is larger than all that this group had, than `at_least`, and than those of any lost store (W2).
     S3  `read` shows a group as it was at the version that it tells: all commits up to it, none after it.
-    S4  Whatever goes wrong is `StoreFailed`, within seconds, and the next call may work again. `open` returns True
-        where this store was made just now.
+    S4  Whatever goes wrong is `StoreFailed`, within seconds, and the next call may work again.
     S5  `changed` waits until another registry changed a group and names it; None: any of them may have changed.
         Cancelling it loses nothing.
     S6  Of several `offer`s of one name the first one wins, and all are given its value.
@@ -67,7 +66,7 @@ class Store(Protocol):
 
     shared: bool  # several registries may use it at once
 
-    async def open(self) -> bool: ...
+    async def open(self) -> None: ...
 
     async def groups(self) -> list[str]: ...
 

@@ -1,0 +1,96 @@
+"""A registry in the process of the test, and a bare HTTP client: what is on the line, and nothing else."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from softmutex_adapters.registry import wire
+from softmutex_adapters.registry.guard import Tokens
+from softmutex_adapters.registry.hub import Hub
+from softmutex_adapters.registry.server import RegistryServer
+from softmutex_adapters.registry.sqlite_store import SqliteStore
+from softmutex_adapters.registry.store import Store
+
+LEASE = "lease-of-number-"
+
+
+class Inside:
+    """`call` gives status, JSON and headers."""
+
+    def __init__(self, hub: Hub, server: RegistryServer, session: aiohttp.ClientSession, port: int) -> None:
+        self.hub, self.server, self.session, self.port = hub, server, session, port
+        self.base = f"http://127.0.0.1:{port}"
+
+    async def call(self, method: str, path: str, **options: Any) -> tuple[int, Any, Any]:
+        async with self.session.request(method, self.base + path, **options) as answer:
+            body = await answer.read()
+            told = json.loads(body) if body and "json" in answer.content_type else body.decode()
+            return answer.status, told, answer.headers
+
+    async def join(self, group: str, number: int, **options: Any) -> int:
+        status, told, _ = await self.call("PUT", self.path(group, number), json=body(number), **options)
+        assert status == 200, told
+        return int(told["version"])
+
+    async def listed(self, group: str) -> list[str]:
+        _, told, _ = await self.call("GET", f"/v1/groups/{group}/members")
+        return [address for _, address, _, _ in told["joined"]] if told else []
+
+    def path(self, group: str, number: int) -> str:
+        return f"/v1/groups/{group}/members/{lease(number)}"
+
+
+def lease(number: int) -> str:
+    return f"{LEASE}{number}"
+
+
+def body(number: int, **other: Any) -> dict[str, Any]:
+    return {"address": f"10.0.0.1:{number}", "id": f"{number:016x}", "name": f"node-{number}", **other}
+
+
+@contextlib.asynccontextmanager
+async def inside(
+    folder: Path,
+    *,
+    store: Store | None = None,
+    tokens: Tokens | None = None,
+    hub: Any = None,
+    port: int = 0,
+    **limits: Any,
+) -> AsyncIterator[Inside]:
+    hub = Hub(store or SqliteStore(str(folder / "registry.db")), **(hub or {}))
+    server = RegistryServer(hub, tokens=tokens, **limits)
+    bound = socket.create_server(("127.0.0.1", port))
+    bound.setblocking(False)
+    port = bound.getsockname()[1]
+    await hub.open()
+    await server.start(bound)
+    try:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            yield Inside(hub, server, session, port)
+    finally:
+        await server.stop()
+
+
+async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[wire.MemberList]:
+    reader = wire.EventReader()
+    public = answer.headers[wire.KEY_HEADER]
+    async for data in answer.content.iter_any():
+        for line, signature in reader.feed(data):
+            assert wire.is_signed_by(public, line, signature)
+            yield wire.read(line)
+
+
+async def until(condition: Any, otherwise: str, within_s: float = 5.0) -> None:
+    """Waits for the condition; it may be a coroutine function."""
+    async with asyncio.timeout(within_s):
+        while True:
+            found = condition()
+            if await found if asyncio.iscoroutine(found) else found:
+                return
+            await asyncio.sleep(0.01)

@@ -1,0 +1,43 @@
+"""The registry does what its OpenAPI description says, whatever is sent to it: schemathesis, a short budget."""
+
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.registry.serving import Served
+
+TOKEN = "a-token-for-all-groups"
+# A stream has an end only where it is asked for one.
+CONFIG = """
+[[operations]]
+include-path = "/v1/groups/{group}/events"
+parameters = { "query.wait" = 0.05 }
+
+[[operations]]
+include-path = "/v1/groups/{group}/members"
+parameters = { "query.wait" = 0 }
+"""
+
+
+@pytest.mark.parametrize("has_token", [True, False])
+def test_every_endpoint_holds_what_its_description_promises(tmp_path: Path, has_token: bool):
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    limits = ["--rate-address", "100000", "--rate-group", "100000"]
+    registry = Served(tmp_path, *limits, tokens=[TOKEN] if has_token else [])
+    registry.start()
+    try:
+        command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{registry.base}/openapi.json"]
+        command += ["--max-examples", "25", "--seed", "1", "--request-timeout", "5", "--no-color"]
+        command += ["--phases", "examples,coverage,fuzzing", "--generation-database", "none"]
+        command += ["-H", f"Authorization: Bearer {TOKEN}"] if has_token else []
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
+        assert "8 selected / 8 total" in run.stdout
+        with urllib.request.urlopen(f"{registry.base}/healthz", timeout=5) as answer:
+            assert answer.status == 200
+        assert registry.metric("breakdowns_total") == 0
+    finally:
+        assert registry.stop() == 0

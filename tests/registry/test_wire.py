@@ -1,0 +1,93 @@
+"""What is on the line between registry and member: any bytes give a list or Nonsense; nothing unsigned is right."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from softmutex_adapters.memberships.registry import View
+from softmutex_adapters.registry import wire
+
+from softmutex.ports import Member
+
+SIGNER = wire.Signer(bytes(range(32)))
+ENTRY = wire.entry("a-lease-of-anybody", Member("10.0.0.1:9431", 2**64 - 1, "ftp1"))
+LINE = wire.write("g", 7, None, 0.0, [ENTRY], [])
+WORD = json.loads(LINE)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+def test_what_is_written_is_read():
+    found = wire.read(LINE)
+    assert (found.group, found.version, found.after) == ("g", 7, None)
+    assert [one for _, one in found.joined] == [Member("10.0.0.1:9431", 2**64 - 1, "ftp1")]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_list_or_nonsense(data: bytes):
+    with pytest.raises(wire.Nonsense):
+        wire.read(data)
+
+
+@given(st.sampled_from(sorted(WORD)), anything)
+def test_a_list_with_one_wrong_part_is_nonsense_or_a_list(part: str, value: object):
+    try:
+        found = wire.read(json.dumps({**WORD, part: value}).encode())
+    except wire.Nonsense:
+        return
+    assert found.group and 0 <= found.version < wire.VERSION_MAX and 0 <= found.settling_s <= 3600
+
+
+def test_a_change_back_in_time_is_nonsense():
+    with pytest.raises(wire.Nonsense, match="from version 9 back to 7"):
+        wire.read(wire.write("g", 7, 9, 0.0, [], []))
+
+
+@pytest.mark.parametrize("place", [0, 10, len(LINE) - 1])
+def test_a_signature_fits_one_line_and_one_key_only(place: int):
+    signature = SIGNER.sign(LINE)
+    assert wire.is_signed_by(SIGNER.public, LINE, signature)
+    changed = bytearray(LINE)
+    changed[place] ^= 1
+    assert not wire.is_signed_by(SIGNER.public, bytes(changed), signature)
+    assert not wire.is_signed_by(wire.Signer(bytes(32)).public, LINE, signature)
+    assert not wire.is_signed_by(SIGNER.public, LINE, "")
+    assert not wire.is_signed_by("no key", LINE, signature)
+
+
+@given(st.lists(st.integers(1, 40), max_size=30))
+def test_a_stream_may_come_in_any_pieces(cuts: list[int]):
+    stream = b": here\n\n" + wire.event(7, LINE, "one") + b": here\n\n" + wire.event(8, LINE, "two")
+    reader, found, at = wire.EventReader(), [], 0
+    for size in [*cuts, len(stream)]:
+        found += reader.feed(stream[at : at + size])
+        at += size
+    assert found == [(LINE, "one"), (LINE, "two")]
+
+
+@pytest.mark.parametrize("stream", [b"<html>\n\n", b"event: members\ndata: {}\n\n", b"\n\n\n\ndata: 1\n\n"])
+def test_another_stream_is_nonsense(stream: bytes):
+    with pytest.raises(wire.Nonsense):
+        wire.EventReader().feed(stream)
+
+
+@given(st.binary(max_size=300))
+def test_a_stream_of_any_bytes_gives_events_or_nonsense(data: bytes):
+    with contextlib.suppress(wire.Nonsense):
+        assert all(len(event) == 2 for event in wire.EventReader().feed(data))
+
+
+def test_w2_a_view_takes_no_older_list_and_no_change_of_another_one():
+    view = View()
+    assert view.take(wire.read(wire.write("g", 7, None, 0.0, [ENTRY], [])))
+    assert not view.take(wire.read(wire.write("g", 7, None, 0.0, [], []))), "the same version again"
+    assert not view.take(wire.read(wire.write("g", 6, None, 0.0, [], []))), "an older one"
+    assert not view.take(wire.read(wire.write("g", 9, 8, 0.0, [], [ENTRY[0]]))), "a change of a list that it has not"
+    assert [one.address for one in view.others(None, "")] == ["10.0.0.1:9431"]
+    assert view.take(wire.read(wire.write("g", 9, 7, 0.0, [], [ENTRY[0]])))
+    assert view.others(None, "") == ()
