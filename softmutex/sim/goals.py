@@ -179,7 +179,7 @@ def queueing(variant: Variant, nodes: int, duration_s: float) -> list[Cell]:
 def _size(variant: Variant, nodes: int, effort: Effort) -> list[Cell]:
     small = effort is QUICK or nodes > SIZES[1]
     rounds = 4 if small else 20
-    cells = recovery(variant, nodes, 1000.0 if small else 10_000.0)
+    cells = recovery(variant, nodes, 1000.0 if nodes > SIZES[1] else 10_000.0)
     cells += under_load(variant, nodes, rounds) + with_loss(variant, nodes, 1000.0 if small else 5000.0)
     return cells + rare(variant, nodes, 4000.0 if small else 20_000.0) + idle(variant, nodes)
 

@@ -1,4 +1,40 @@
-"""The wandering token, fit for use on demand."""
+"""The wandering token, fit for use on demand: the default algorithm.
+
+The seeds' token visits everybody in turn, wanted or not: a request waits for N visits, and a lost token for hours.
+Here it goes where it is wanted and stays where it was used last; it is watched while it is used, and looked for
+before it is replaced. Safety still rests on the token alone: a grant needs one in hand (`seats.py`, S1). Everything
+else is a hint, and a run in which every hint is lost is the seeds' own (`hints=False`).
+
+    application --request--> waiter --WANT--> home's register --FEED/HEARD--> holder's queue
+                                                                                  |  TOKEN ACK (early) COMMIT DONE
+    application <--grant---- seat  <----------------------------------------------'
+                              '--SEEN--> watchers --silence--> inquiry --nobody has it--> a token of a higher epoch
+
+Each rule, where it lives, what it is for, and where the papers have it:
+
+    rule        where         what it does                                         serves            papers
+    want        waiter        one ticket a node to the home, until it is answered  liveness          003, "cheap" messages
+    register    registrar     the home keeps who waits: first come, first served   fairness          004, 002 central
+    yielding    registrar     who had it lately lets others go first               fairness          000 section 3
+    queue       registrar     32 tickets travel along; more come by the batch      O(1) messages     004, queue at the owner
+    hand-over   seats         to the head of the queue, asked while A runs         one delay         000 section 4
+    row         seats         what waited here when our turn began, 20 ms long     fairness
+    park        seats         it stays where it was used last, until fed           no traffic        003, slower rotation
+    watch       watch         a beat each 1.6 s of use, whoever has it then        recovery          003, neighbours
+    inquiry     inquirer      ask near, then wide with a ballot, then make one     one token         000 section 5
+    census      waiter        a waiter whom no home answers inquires itself        liveness
+    last resort waiter        adaptive time-out, without hints or census           liveness          000 section 5
+    rivals      inquirer      higher epoch, then older key; inquire, then discard  one token         000, 001 sandwich
+    doubt       watch         out of touch: neither grant nor pass before asking   one token
+    ghosts      ghosts        who was silent when one was made is told of it       one token
+    joining     inquirer      a newcomer makes nothing; a new home looks around    one token
+    leaving     machine       token and register are handed on, then `Depart`      no regeneration
+    isolation   inquirer      fewer than half of those asked answer                `when_isolated`
+    slots       registrar     k tokens, each with its own post, watch and epoch    soft semaphore
+    settings    seats         a fingerprint travels along; a mismatch is told      evidence
+
+Time constants and their reasons: `settings.py`. Decisions: `softmutex/decisions/0011` to `0013`.
+"""
 
 from softmutex.core.algorithms.wandering.machine import Wandering
 
