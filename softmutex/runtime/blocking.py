@@ -17,7 +17,7 @@ import functools
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -179,7 +179,7 @@ class BlockingMutex(MutexBase):
         if self._host.lends_for_a_while:
             thread = background.acquire()
             try:
-                life = wait_for(thread, self._host.lend_within(self.name, limit_s))
+                life = thread.wait(self._host.lend_within(self.name, limit_s))
             except BaseException:
                 background.release(thread)
                 raise
@@ -242,22 +242,12 @@ def refuse_own_loop(life: Life, name: str) -> None:
         )
 
 
-def wait_for(thread: Background, work: Coroutine[Any, Any, R]) -> R:
-    """Runs it on the background loop, to the end; an interrupt of this thread cancels it there first."""
-    future = thread.submit(work)
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
-
-
 def leave(host: Any, life: Life, thread: Background) -> None:
     """The node of its own leaves in good order, and takes the thread along where nobody else uses it."""
     if not life.is_mine():
         return
     try:
-        thread.submit(host.take_back()).result()
+        thread.wait(host.take_back())
     except Exception as trouble:
         log.warning("a node could not leave in good order: %r", trouble)
     background.release(thread)

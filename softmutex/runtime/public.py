@@ -133,26 +133,31 @@ class Node(NodeBase):
 
     async def open(self) -> None:
         settings = self._next_settings()
-        if settings["thread"]:
-            self._thread = background.acquire()
-            try:
-                self._life = await self._thread.run(open_life(settings))
-            except BaseException:
-                background.release(self._thread)
-                raise
-        else:
+        if not settings["thread"]:
             self._life = await open_life(settings)
+            return
+        self._thread = background.acquire()
+        try:
+            await self._thread.run(self._open_over_there(settings))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open_over_there(self, settings: Settings) -> None:
+        self._life = await open_life(settings)
 
     async def close(self) -> None:
         """Hands everything over and leaves. A cancellation of the caller does not stop that."""
         life, self._life = self._life, None
-        if life is None or not life.is_mine():
+        thread, self._thread = self._thread, None
+        if thread is None:
+            if life is not None and life.is_mine():
+                await see_through(life.close())
             return
-        if self._thread is None:
-            await see_through(life.close())
-        else:
-            thread, self._thread = self._thread, None
-            await see_through(thread.run(life.close()))
+        try:
+            if life is not None and life.is_mine():
+                await see_through(thread.run(life.close()))
+        finally:
             background.release(thread)
 
     async def __aenter__(self) -> Self:

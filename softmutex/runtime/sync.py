@@ -6,7 +6,8 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from softmutex.runtime import background
-from softmutex.runtime.blocking import BlockingMutex, wait_for
+from softmutex.runtime.blocking import BlockingMutex
+from softmutex.runtime.config import Settings
 from softmutex.runtime.host import OneShot
 from softmutex.runtime.options import MutexOptions, OneShotOptions, read_mutex_options, read_one_shot_options
 from softmutex.runtime.public import NodeBase, open_life
@@ -44,22 +45,25 @@ class Node(NodeBase):
 
     def open(self) -> None:
         settings = self._next_settings()
-        thread = background.acquire()
+        self._thread = background.acquire()
         try:
-            self._life = wait_for(thread, open_life(settings))
+            self._thread.wait(self._open_over_there(settings))
         except BaseException:
-            background.release(thread)
+            self.close()
             raise
-        self._thread = thread
+
+    async def _open_over_there(self, settings: Settings) -> None:
+        self._life = await open_life(settings)
 
     def close(self) -> None:
         """Hands everything over and leaves."""
         life, self._life = self._life, None
         thread, self._thread = self._thread, None
-        if life is None or thread is None or not life.is_mine():
+        if thread is None:
             return
         try:
-            thread.submit(life.close()).result()
+            if life is not None and life.is_mine():
+                thread.wait(life.close())
         finally:
             background.release(thread)
 

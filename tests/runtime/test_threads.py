@@ -16,7 +16,8 @@ import pytest
 
 from softmutex import AcquireTimeout, ConfigError, HoldLost, Node, NodeClosed, SoftMutex, SoftMutexError, sync
 from softmutex.core.events import Lose, LostReason
-from softmutex.testing import MemoryNetwork
+from softmutex.ports import Member
+from softmutex.testing import MemoryMembership, MemoryNetwork
 from tests.runtime.group import Puppet, node_on, until
 
 
@@ -212,6 +213,22 @@ async def test_a_node_on_a_thread_works_as_one_on_the_loop(no_leaks: None):
                 await waiting
         async with mutex.hold(timeout=5):
             assert node.peers() == ()
+
+
+async def test_a_threaded_node_whose_opening_is_cancelled_leaves_nothing_behind(no_leaks: None):
+    network = MemoryNetwork()
+
+    class Slow(MemoryMembership):
+        async def join(self, me: Member) -> None:
+            await asyncio.Event().wait()
+
+    node = Node(thread=True, transport=network.transport(), membership=Slow(network))
+    opening = asyncio.create_task(node.open())
+    await until(lambda: network._places)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert not network._places
 
 
 async def test_a_body_that_blocks_the_loop_does_not_make_a_threaded_node_look_dead(
