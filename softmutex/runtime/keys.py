@@ -49,6 +49,14 @@ def seal_with(keys: Sequence[bytes], group: str, me: NodeId) -> Seal:
     return Sealer(KeyRing.of(*keys), group, me) if keys else Unsealed(me)
 
 
+def rekey(seal: Seal, keys: Sequence[bytes]) -> None:
+    """Other keys, while frames go to and fro. Whether a node seals at all does not change in its life."""
+    from softmutex.runtime.sealing import KeyRing, Sealer
+
+    if isinstance(seal, Sealer) and keys:
+        seal.rekey(KeyRing.of(*keys))
+
+
 def check_reach(settings: Settings, transport: Transport, keys: Sequence[bytes]) -> None:
     """Refuses a node without a key where strangers could send to it."""
     if keys or stays_on_this_host(settings, transport):

@@ -194,7 +194,9 @@ class SoftMutex(MutexBase):
                 await asyncio.sleep(0)
         use = self._use
         if use is None or use.life is not life or use.application is not loop or use.plan is not wanted:
-            use = self._use = Use(host, life, wanted, loop)
+            use = Use(host, life, wanted, loop)
+            if not host.lends_for_a_while:
+                self._use = use
         try:
             return await self._wait(use, limit_s)
         except BaseException as error:

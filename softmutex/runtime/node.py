@@ -27,6 +27,7 @@ import random
 import secrets
 import socket
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from softmutex import plugins
@@ -212,6 +213,8 @@ class Life:
             else:
                 name = KIND_OF[kind]
                 seat.counts.received[name] = seat.counts.received.get(name, 0) + 1
+                if self.observers:
+                    self.tell_observers(mutex, "message_received", {"kind": name})
                 self.handle(seat, event)
 
     def _refused(self, refused: Refused, source: str) -> None:
@@ -252,6 +255,8 @@ class Life:
             case Send(to, message):
                 kind = KIND_OF[type(message)]
                 seat.counts.sent[kind] = seat.counts.sent.get(kind, 0) + 1
+                if self.observers:
+                    self.tell_observers(seat.name, "message_sent", {"kind": kind})
                 self.transmit(to, seat.name, message)
             case SetTimer(timer, at):
                 self.timers.set((seat, timer), at, seat.fired, timer)
@@ -342,9 +347,13 @@ class Life:
         seat = self.seats[name] = Seat(self, name, terms, machine)
         return seat
 
+    def rekey(self, group_keys: Sequence[bytes]) -> None:
+        keys.rekey(self.seal, group_keys)
+
     # --- what the parts of the node ask of each other ---------------------------------------------------------------
 
     def members_changed(self, event: MembersChanged) -> None:
+        self.tell_observers("", "members", {"count": len(self.members)})
         for seat in list(self.seats.values()):
             if seat.started:
                 self.handle(seat, event)
@@ -371,7 +380,8 @@ class Life:
             log.warning("%s: %s", self.name, message, exc_info=exc_info)
 
     def tell_observers(self, mutex: str, what: str, values: dict[str, float | int | str]) -> None:
-        self.observers.notice(Observation(mutex, self.id, what, values))
+        if self.observers:
+            self.observers.notice(Observation(mutex, self.id, what, values))
 
     def call(self, id: NodeId) -> str:
         """How people call a node."""

@@ -17,6 +17,7 @@ from softmutex.core.errors import ConfigError, NodeClosed
 from softmutex.core.events import NodeId
 from softmutex.runtime import background
 from softmutex.runtime.config import Settings, resolve, with_places
+from softmutex.runtime.keys import group_keys
 from softmutex.runtime.mutex import SoftMutex
 from softmutex.runtime.node import Life
 from softmutex.runtime.options import MutexOptions, NodeOptions, read_mutex_options, read_node_options
@@ -106,6 +107,17 @@ class NodeBase:
 
     def statistics(self) -> NodeStatistics:
         return self.life().statistics()
+
+    def reload_keys(self) -> None:
+        """Reads the key file again: to change the group's key while everybody works.
+
+        1. Append the new key to the file of every member, and reload: all can open what it seals.
+        2. Move it to the first line everywhere, and reload: all seal with it.
+        3. Remove the old one everywhere, and reload.
+        """
+        life = self.life()
+        keys = group_keys(life.settings, life.membership)
+        life.loop.call_soon_threadsafe(life.rekey, keys)
 
     def mutex_statistics(self, name: str) -> MutexStatistics:
         return self.life().mutex_statistics(name)

@@ -161,6 +161,7 @@ class Seat:
         claim = self.holding.get(request)
         if claim is not None:
             self.counts.lost += 1
+            self.life.tell_observers(self.name, "hold_lost", {"request": request, "reason": reason.value})
             claim.listener._lost(reason)
 
     def fired(self, timer: TimerName) -> None:

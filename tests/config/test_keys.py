@@ -1,5 +1,6 @@
 """Which key seals the frames of a node, and whether it may do without one."""
 
+import asyncio
 import base64
 import os
 from pathlib import Path
@@ -90,6 +91,34 @@ async def test_a_key_file_of_several_keys_seals_with_the_first_and_opens_with_al
     file = key_file(tmp_path, old, new)
     async with on_loopback(key=old) as here, over_udp(port_of(here), key=file) as there:
         await until(lambda: here.peers() and there.peers())
+
+
+async def test_the_key_is_changed_under_load_and_nothing_is_dropped(no_leaks: None, tmp_path: Path):
+    old, new = KEY, os.urandom(32)
+    file = key_file(tmp_path, old)
+    here, turns = on_loopback(key=file), {"here": 0, "there": 0}
+    async with here, over_udp(port_of(here), key=file) as there:
+
+        async def work(node: Node, who: str) -> None:
+            while True:
+                async with node.mutex("x"):
+                    turns[who] += 1
+
+        async def ten_more_turns() -> None:
+            reached = {who: count + 10 for who, count in turns.items()}
+            await until(lambda: all(turns[who] >= count for who, count in reached.items()))
+
+        working = [asyncio.create_task(work(here, "here")), asyncio.create_task(work(there, "there"))]
+        await ten_more_turns()
+        for keys in ([old, new], [new, old], [new]):
+            key_file(tmp_path, *keys)
+            for node in (here, there):
+                node.reload_keys()
+                await ten_more_turns()
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        assert not {"unknown_key", "forged"} & (here.statistics().dropped.keys() | there.statistics().dropped.keys())
 
 
 @pytest.mark.parametrize(

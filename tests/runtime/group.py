@@ -114,8 +114,8 @@ class Pulled:
         self.perform(self.puppet.grant_next())
 
 
-def puppet_mutex(node: Node, **options: Any) -> SoftMutex:
-    return node.mutex("x", algorithm=Puppet, **options)
+def puppet_mutex(node: Node, name: str = "x", **options: Any) -> SoftMutex:
+    return node.mutex(name, algorithm=Puppet, **options)
 
 
 def node_on(network: MemoryNetwork, **options: Any) -> Node:

@@ -9,7 +9,7 @@ import pytest
 
 from softmutex import ConfigError, Node, NodeClosed
 from softmutex.core.errors import InvariantBreach
-from softmutex.core.events import Event, Grant, Released, Send, Token
+from softmutex.core.events import Event, Grant, Lose, LostReason, Released, Send, Token
 from softmutex.core.messages import Bye, Ping, Refuse
 from softmutex.core.wire import Frame, encode
 from softmutex.ports import Datagram, Observation
@@ -264,6 +264,22 @@ async def test_observers_are_told_of_waits_holds_and_facts(no_leaks: None, netwo
     assert started.values["request"] == ended.values["request"]
     assert started.values["epoch"] == 1
     assert listening.of("generated")[0].note is not None
+
+
+async def test_observers_are_told_of_messages_members_and_losses(no_leaks: None, network: MemoryNetwork):
+    listening = Listening()
+    async with node_on(network, observers=[listening]) as here, node_on(network) as there:
+        async with there.mutex("x"):
+            pass
+        async with here.mutex("x").hold(timeout=5):
+            pass
+        async with puppet_mutex(here, name="p"):
+            here.life().perform(here.life().seats["p"], Lose(1, LostReason.LEASE))
+    sent = [each.values["kind"] for each in listening.of("message_sent")]
+    assert "ACK" in sent
+    assert listening.of("message_received")
+    assert listening.of("members")[0].values["count"] == 2
+    assert listening.of("hold_lost")[0].values["reason"] == "lease"
 
 
 async def test_what_a_courier_sends_along_comes_out_at_the_next_hold_on_another_node(
