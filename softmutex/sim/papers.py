@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     parser.add_argument("--plot", metavar="DIR", help="also draw each table and figure, as DIR/NAME.png")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs: half a minute instead of six")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs: half a minute instead of four")
     parser.add_argument("--jobs", type=int, default=1, metavar="CORES", help="how many cores to use (default: 1)")
 
 

@@ -189,8 +189,7 @@ def table_5(effort: Effort, runner: Runner) -> Shown:
         rule = "within a factor of 2: the paper names no criterion"
         holds = Verdict.OK if 0.5 <= mean / printed_mean <= 2 else Verdict.FAIL
         cells.append(Cell(f"N={n}, mean", f"~{printed_mean:,.0f}", printed_mean, mean, spread, holds, rule))
-        if n == 150:
-            cells.append(_distance_cell(durations, column))
+        cells.append(_distance_cell(n, durations, column))
         panels.append(
             Panel(
                 f"N={n}: time until stable after a loss ({len(durations)} losses)",
@@ -208,7 +207,8 @@ def table_5(effort: Effort, runner: Runner) -> Shown:
         (
             "stable again: exactly one token for more than 1200 units; the paper names no criterion",
             "the printed labels are read as upper edges. Longer ones are counted in the last line",
-            "N=300: by this criterion about 57,000, where the print has about 40,000",
+            "N=300 is not reproduced: about 60,000 by this criterion, about 40,000 printed; only the order is judged",
+            "what lasts until the next loss (60,000 or 200,000 units later) is counted as that long",
         ),
     )
 
@@ -222,15 +222,16 @@ def _binned(durations: list[float]) -> list[float]:
     return counts
 
 
-def _distance_cell(durations: list[float], column: tuple[int, ...]) -> Cell:
+def _distance_cell(n: int, durations: list[float], column: tuple[int, ...]) -> Cell:
     """Kolmogorov and Smirnov's distance between two samples, at the printed edges: 1 % of pairs alike exceed it."""
     printed = [100 * count / sum(column) for count in column]
     pairs = zip(accumulate(_binned(durations)), accumulate(printed), strict=True)
     distance = max(abs(mine - theirs) for mine, theirs in pairs) / 100
-    n = len(durations)
-    limit = 1.63 * math.sqrt((n + 100) / (n * 100))
-    verdict = Verdict.OK if distance <= limit else Verdict.FAIL
-    return Cell("N=150, distance of the two", "0", None, distance, None, verdict, f"at most {limit:.2f} (1 % level)")
+    count = len(durations)
+    limit = 1.63 * math.sqrt((count + 100) / (count * 100))
+    holds = Verdict.OK if distance <= limit else Verdict.FAIL
+    verdict = holds if n == 150 else Verdict.SHOWN
+    return Cell(f"N={n}, distance of the two", "0", None, distance, None, verdict, f"at most {limit:.2f} (1 % level)")
 
 
 def figure_1_jobs(effort: Effort) -> list[Job]:

@@ -26,7 +26,8 @@ SECONDS = 1e5
 LOSS_EVERY = 1e4
 MANY = 10**6
 STEP_S = 200
-# Percent of the time with more than one: around what two independent drivers gave; the text says 10 at most.
+# Percent of the time with more than one. The text says 10 at most, which N=360 passes; so what is judged is that the
+# machine does what other programs by the same rules do: 1.3 at N=210 and 13 at N=360 by one, the rest by another.
 EXPECTED_SHARE = {210: (0.8, 1.8), 240: (1.7, 3.3), 270: (3.2, 5.5), 300: (5.5, 8.5), 330: (8, 11.5), 360: (11, 15)}
 SIZES = tuple(EXPECTED_SHARE)
 
@@ -108,7 +109,10 @@ def figure_3(effort: Effort, runner: Runner) -> Shown:
         (Series("measured", SIZES, means, "line", [cell.spread or 0.0 for cell in cells[:-1]]),),
         printed_y=10,
     )
-    notes = ("the text says 10 % at most up to N=360; what is measured passes that at about N=340",)
+    notes = (
+        "the text says 10 % at most up to N=360; what is measured passes that at about N=340",
+        "the ranges are those of other programs by the same rules, not the print's: at N=360 the print is not met",
+    )
     return Shown(cells, (shape, in_words), notes)
 
 
@@ -177,6 +181,7 @@ def figure_5(effort: Effort, runner: Runner) -> Shown:
     notes = (
         "the text counts at most 2 spurious tokens, those beside the wanted one, in its single run. They come as a "
         "Poisson process and are about for 7 % of the time, so in one run of ten there are 3 for some seconds",
+        "the design asks for at most 3 alive in each of ten runs: that is not met (36 of 40 seeds meet it)",
     )
     return Shown(cells, (panel,), notes)
 

@@ -13,9 +13,9 @@ The exponential part is a Poisson process of this node's whose time runs only wh
                                                                drawing anew each time (and costs no logarithm)
 
 The history holds the last visit of each of the last `HISTORY` different tokens, in their order. More are not needed:
-never more than three tokens were seen alive in 10^6 s, and forgetting an old visit costs only a delay, the token is
-removed when it is sandwiched the next time. The earliest visit of a token needs no place of its own: had an older
-token come between two visits, the second would have been the end of it.
+in 40 runs of 10^5 s with 300 nodes, 36 had at most three tokens alive at once and none more than four, and forgetting
+an old visit costs only a delay: the token is removed when it is sandwiched the next time. The earliest visit of a token
+needs no place of its own: had an older token come between two visits, the second would have been the end of it.
 
 Invariants, with those of `walker.py`
     H1  The history names no token twice, and at most `HISTORY`.
