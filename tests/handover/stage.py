@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from softmutex.core.events import Effect, Instant, NodeId, Note, Send, SetTimer, Token, from_seconds
+from softmutex.core.events import CancelTimer, Effect, Instant, NodeId, Send, SetTimer, Token, from_seconds
 from softmutex.core.handover import TIMER, Handover, Outcome, Passing
 from softmutex.core.messages import Message
 from tests.handover.explorer import Posted
@@ -105,9 +105,7 @@ class Stage:
                     self.flying.append(Posted(type(message).__name__, node, to, message))
                 case SetTimer((_, nonce), at):
                     self.timers[node, nonce] = at
-                case Note():
-                    pass
-                case cancelled:
-                    del self.timers[node, cancelled.timer[1]]  # type: ignore[union-attr,index]
+                case CancelTimer((_, nonce)):
+                    del self.timers[node, nonce]
         self.trace.outcome(out, outcome if outcome is not None else "")
         return outcome
