@@ -13,13 +13,13 @@ else is a hint, and a run in which every hint is lost is the seeds' own (`hints=
 Each rule, where it lives, what it is for, and where the papers have it:
 
     rule        where         what it does                                         serves            papers
-    want        waiter        one ticket a node to the home, until it is answered  liveness          003, "cheap" messages
+    want        waiter        one ticket a node to the home, until it is answered  liveness          003, "cheap"
     register    registrar     the home keeps who waits: first come, first served   fairness          004, 002 central
     yielding    registrar     who had it lately lets others go first               fairness          000 section 3
-    queue       registrar     32 tickets travel along; more come by the batch      O(1) messages     004, queue at the owner
+    queue       registrar     32 tickets travel along; more come by the batch      O(1) messages     004, at the owner
     hand-over   seats         to the head of the queue, asked while A runs         one delay         000 section 4
     row         seats         what waited here when our turn began, 20 ms long     fairness
-    park        seats         it stays where it was used last, until fed           no traffic        003, slower rotation
+    park        seats         it stays where it was used last, until fed           no traffic        003, rotation
     watch       watch         a beat each 1.6 s of use, whoever has it then        recovery          003, neighbours
     inquiry     inquirer      ask near, then wide with a ballot, then make one     one token         000 section 5
     census      waiter        a waiter whom no home answers inquires itself        liveness
