@@ -1,0 +1,151 @@
+"""Processes that stop for longer than their lease and go on as if nothing had been: they learn what they missed."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness import Worker, assert_alone, group, overlaps, stays
+
+REPLACED_S = 30.0  # a silent holder is replaced; about 3 s on a quiet machine
+NEWS_S = 10.0  # the one that comes back learns of it
+
+
+def take_turns(workers: list[Worker], rounds: int = 20) -> None:
+    for worker in workers:
+        worker.order(f"turns 2 {rounds}")
+    for worker in workers:
+        worker.hears("turned")
+
+
+def test_a_holder_that_sleeps_past_its_lease_is_replaced_and_told_so(tmp_path: Path):
+    with group(tmp_path, [{}, {}, {}]) as workers:
+        holder, other, _ = workers
+        holder.enters("a")
+        other.order("enter b")
+        holder.queues(other)
+        holder.send(signal.SIGSTOP)
+        replaced = other.hears("in", key="b", patience_s=REPLACED_S)
+        assert replaced["epoch"] > 1
+        holder.send(signal.SIGCONT)
+        holder.is_told_of_loss("a", NEWS_S)
+        other.leaves("b")
+        holder.leaves("a")
+        seen = stays(tmp_path)
+        assert len(overlaps(seen)) == 1
+        assert sum(worker.statistics()["mutex"]["facts"].get("overlap", 0) for worker in workers) == 1
+        assert holder.statistics()["mutex"]["lost"] == 1
+        take_turns(workers)
+        assert_alone([stay for stay in stays(tmp_path) if stay not in seen])
+        for worker in workers:
+            worker.ends()
+
+
+def test_a_short_pause_costs_nothing(tmp_path: Path):
+    with group(tmp_path, [{}, {}]) as workers:
+        holder, other = workers
+        holder.enters("a")
+        other.order("enter b")
+        holder.queues(other)
+        holder.send(signal.SIGSTOP)
+        time.sleep(0.5)
+        holder.send(signal.SIGCONT)
+        holder.leaves("a")
+        assert other.hears("in", key="b")["epoch"] == 1
+        assert not holder.has_said("lost")
+        other.leaves("b")
+    assert_alone(stays(tmp_path))
+
+
+def test_a_node_that_slept_with_the_token_and_uses_it_again_is_told(tmp_path: Path):
+    with group(tmp_path, [{}, {}, {}]) as workers:
+        sleeper, *others = workers
+        for worker in [*others, sleeper]:
+            worker.enters("a")
+            worker.leaves("a")
+        sleeper.send(signal.SIGSTOP)
+        others[0].enters("b", patience_s=REPLACED_S)
+        sleeper.order("enter b")  # the first thing that it does when it wakes up
+        sleeper.send(signal.SIGCONT)
+        time.sleep(1.0)
+        others[0].leaves("b")
+        sleeper.hears("in", key="b")
+        sleeper.leaves("b")
+        before = stays(tmp_path)
+        assert not overlaps(before) or sleeper.has_said("lost", key="b")
+        take_turns(workers)
+        assert_alone([stay for stay in stays(tmp_path) if stay not in before])
+        for worker in workers:
+            worker.ends()
+
+
+def test_a_waiter_that_slept_gets_its_turn_when_it_is_back(tmp_path: Path):
+    with group(tmp_path, [{}, {}, {}]) as workers:
+        holder, sleeper, other = workers
+        holder.enters("a")
+        sleeper.order("enter b")
+        holder.queues(sleeper)
+        sleeper.send(signal.SIGSTOP)
+        other.order("enter c")
+        holder.leaves("a")
+        other.hears("in", key="c", patience_s=REPLACED_S)
+        other.leaves("c")
+        sleeper.send(signal.SIGCONT)
+        sleeper.hears("in", key="b")
+        sleeper.leaves("b")
+        before = stays(tmp_path)
+        assert not overlaps(before)
+        take_turns(workers)
+        assert_alone([stay for stay in stays(tmp_path) if stay not in before])
+
+
+# --- a blocked event loop --------------------------------------------------------------------------------------------
+
+
+def test_a_blocked_loop_is_counted_and_told_when_it_cost_the_mutex(tmp_path: Path):
+    with group(tmp_path, [{}, {}]) as workers:
+        holder, other = workers
+        holder.enters("a")
+        other.order("enter b")
+        holder.queues(other)
+        holder.order("block 8")
+        other.hears("in", key="b", patience_s=REPLACED_S)
+        holder.is_told_of_loss("a", NEWS_S + 8)
+        counted = holder.statistics()["node"]
+        assert counted["loop_lags"] >= 1
+        assert counted["loop_lag_max"] > 7
+        other.leaves("b")
+        holder.leaves("a")
+        for worker in workers:
+            worker.ends()
+
+
+def test_a_node_on_a_thread_of_its_own_does_not_mind_a_blocked_loop(tmp_path: Path):
+    with group(tmp_path, [{"thread": True}, {}]) as workers:
+        holder, other = workers
+        holder.enters("a")
+        other.order("enter b")
+        other.statistics()
+        holder.order("block 6")
+        holder.leaves("a")
+        assert other.hears("in", key="b")["epoch"] == 1
+        assert not holder.has_said("lost")
+        other.leaves("b")
+    assert_alone(stays(tmp_path))
+
+
+@pytest.mark.slow
+def test_three_seconds_of_a_busy_group_in_the_socket_of_a_sleeper_do_no_harm(tmp_path: Path):
+    with group(tmp_path, [{}, {}, {}]) as workers:
+        sleeper, *others = workers
+        take_turns(workers, 5)
+        sleeper.send(signal.SIGSTOP)
+        began = time.monotonic()
+        while time.monotonic() - began < 3:
+            take_turns(others, 50)
+        sleeper.send(signal.SIGCONT)
+        take_turns(workers)
+        for worker in workers:
+            worker.ends()
+    assert_alone(stays(tmp_path))

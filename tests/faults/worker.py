@@ -1,0 +1,117 @@
+"""One real process with one node and one mutex, that does what it reads from standard input and says what happens.
+
+    python worker.py '{"witness": FILE, "node": {keywords of Node}, "mutex": {keywords of Node.mutex}}'
+
+    enter KEY [TIMEOUT]    acquires; says `in` (or `timeout`), and `lost` if that comes; holds until `leave KEY`
+    turns TASKS ROUNDS     TASKS tasks acquire ROUNDS times each, one after the other; says `turned`
+    block SECONDS          blocks the event loop
+    statistics             says what node and mutex count
+    (end of input)         closes the node; says `left` with what this process still has open
+
+The witness is a file that all processes append to: one line when a hold begins, one before it ends, each with the
+clock of the host. No process can be wrong about the others' lines, and a line is whole or not there.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from dataclasses import asdict
+from typing import Any
+
+from softmutex import AcquireTimeout, Hold, Node, SoftMutex
+from tests.leaks import Census
+
+
+class Worker:
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.order = order
+        self.witness = os.open(order["witness"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self.leaving: dict[str, asyncio.Event] = defaultdict(asyncio.Event)  # may be told to leave before it is in
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def say(self, what: str, **values: Any) -> None:
+        sys.stdout.write(json.dumps({"what": what, "at": time.monotonic(), **values}) + "\n")
+        sys.stdout.flush()
+
+    def testify(self, what: str, key: str, hold: Hold) -> None:
+        line = f"{time.monotonic_ns()} {what} {os.getpid()} {key} {hold.epoch} {hold.hop}\n"
+        os.write(self.witness, line.encode())
+
+    async def main(self) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        before = Census.take()
+        node = Node(**self.order["node"])
+        await node.open()
+        mutex = node.mutex("x", **self.order.get("mutex", {}))
+        self.say("ready", pid=os.getpid(), id=node.id, address=node.address)
+        while line := await reader.readline():
+            verb, *words = line.decode().split()
+            if verb == "enter":
+                self.start(self.enter(mutex, *words))
+            elif verb == "leave":
+                self.leaving[words[0]].set()
+            elif verb == "turns":
+                self.start(self.turns(mutex, int(words[0]), int(words[1])))
+            elif verb == "block":
+                time.sleep(float(words[0]))  # noqa: ASYNC251 that is the point
+            elif verb == "statistics":
+                seat = node.life().seats.get("x")
+                queue = seat.machine.view().queue if seat else ()
+                counted = {"node": asdict(node.statistics()), "mutex": asdict(mutex.statistics())}
+                self.say("statistics", **counted, queue=list(queue))
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await node.close()
+        try:
+            await before.must_return(patience_s=10.0)
+        except AssertionError as error:
+            self.say("left", open=str(error))
+        else:
+            self.say("left", open="")
+        pipe.close()
+
+    def start(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def enter(self, mutex: SoftMutex, key: str, timeout: str = "") -> None:
+        try:
+            async with mutex.hold(float(timeout) if timeout else None) as hold:
+                self.testify("in", key, hold)
+                self.say("in", key=key, epoch=hold.epoch, hop=hold.hop, waited=hold.waited, peers=hold.peers)
+                news = asyncio.create_task(self.tell_loss(key, hold))
+                await self.leaving[key].wait()
+                self.testify("out", key, hold)
+                news.cancel()
+            self.say("out", key=key)
+        except AcquireTimeout:
+            self.say("timeout", key=key)
+
+    async def tell_loss(self, key: str, hold: Hold) -> None:
+        await hold.lost.wait()
+        self.say("lost", key=key, reason=hold.lost_reason.value if hold.lost_reason else "")
+
+    async def turns(self, mutex: SoftMutex, tasks: int, rounds: int) -> None:
+        lost = 0
+
+        async def one(task: int) -> None:
+            nonlocal lost
+            for number in range(rounds):
+                async with mutex as hold:
+                    self.testify("in", f"{task}.{number}", hold)
+                    self.testify("out", f"{task}.{number}", hold)
+                    lost += hold.lost.is_set()
+
+        await asyncio.gather(*(one(task) for task in range(tasks)))
+        self.say("turned", turns=tasks * rounds, lost=lost)
+
+
+if __name__ == "__main__":
+    asyncio.run(Worker(json.loads(sys.argv[1])).main())
