@@ -12,7 +12,8 @@ U2  A store that fails is told to the operator once, and tried again. One that o
     meanwhile: all goes on from memory and is written later. Of a shared one the last lists stand, leases do not end,
     and newcomers are asked to come again: two registries that went on from memory would tell two truths.
 U3  A list that goes back is not told. When a client shows a version that the store has never had, the store was set
-    back: the version is raised beyond it, and the list settles anew (W3), as it does after every start.
+    back or lost: the version is raised beyond it, and the list settles anew (W3). So does that of a group which was
+    in the store when this registry started. A group of which nobody has ever spoken here is settled.
 U4  What a stream is owed is bounded: a small change is written at once, anything else by its own task, a few at a time.
 """
 
@@ -196,7 +197,7 @@ class Hub:
         if group is None:
             if len(self.groups) >= self.groups_max:
                 raise Full(f"there are {self.groups_max} groups, which is the limit")
-            group = self.groups[name] = Group(name, self.signer, None, self.now(), self.settled_at)
+            group = self.groups[name] = Group(name, self.signer, None, self.now(), 0.0)
         group.used_at = self.now()
         return group
 
