@@ -260,6 +260,20 @@ def test_a_node_that_reaches_fewer_than_half_is_isolated_and_does_what_it_was_to
     assert stage.granted[0] == (5, 1)
 
 
+def test_without_hints_the_token_walks_for_ever_and_whoever_waits_meets_it():
+    """Found by the table of goals: one draw in ten thousand found nobody to go to, and the walk ended."""
+    stage = Stage(nodes=2, hints=False)
+    stage.run(60)
+    walked = stage.sent["COMMIT"]
+    assert walked > 1000
+    stage.request(2)
+    stage.run(1)
+    assert stage.granted == [(2, 1)]
+    stage.release(2)
+    stage.run(60)
+    assert stage.sent["COMMIT"] > 1.9 * walked
+
+
 # --- comings and goings ----------------------------------------------------------------------------------------------
 
 

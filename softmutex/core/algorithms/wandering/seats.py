@@ -39,6 +39,7 @@ from softmutex.core.events import (
     from_seconds,
 )
 from softmutex.core.handover import Handover
+from softmutex.core.machine import pick_other
 from softmutex.core.messages import Place, Presence
 
 if TYPE_CHECKING:
@@ -352,9 +353,12 @@ class Seats:
         seat = self.by_slot.get(slot)
         if seat is None or not seat.parked or seat.giving or seat.using is not None:
             return
-        others = self.desk.random_others(1)
-        if others:
-            self._give(seat, others[0], seat.token.queue)
+        to = pick_other(self.desk.members, self.desk.me, self.desk.rng)
+        if to != NOBODY:
+            self._give(seat, to, seat.token.queue)
+        else:
+            seat.parked = False  # alone: look around again later
+            self.advance(seat)
 
     def _park(self, seat: Seat) -> None:
         seat.row = 0
