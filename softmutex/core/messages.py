@@ -179,7 +179,7 @@ class Bequest(NamedTuple):
     tickets: Tickets
 
 
-# --- of the node as a whole (runtime/peers.py, runtime/status.py): kinds 48 to 63; machines never see them -------------
+# --- of the node as a whole (runtime/peers.py, runtime/status.py): kinds 48 to 63; machines never see them ------------
 
 
 class Hello(NamedTuple):
