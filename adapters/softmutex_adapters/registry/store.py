@@ -26,6 +26,8 @@ ALONE = ""  # the owner, where a store belongs to one registry
 # scheme -> module, class, how it is written; each class has a classmethod `from_url`
 STORES = {
     "sqlite": ("sqlite_store", "SqliteStore", "sqlite:PATH"),
+    "redis": ("redis_store", "RedisStore", "redis://host:6379/0"),
+    "etcd": ("etcd_store", "EtcdStore", "etcd://host:2379,host2:2379"),
 }
 FORMS = [form for _, _, form in STORES.values()]
 

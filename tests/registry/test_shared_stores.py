@@ -1,0 +1,158 @@
+"""Redis and etcd, the real ones, each in a directory of one test: S1 to S8, and two registries that share one."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from softmutex_adapters.memberships.registry import RegistryMembership
+from softmutex_adapters.registry.store import Store, StoreFailed, open_store
+
+from softmutex.ports import Member
+from tests.registry.inside import until
+from tests.registry.serving import Served
+from tests.registry.store_contract import StoreContract
+
+ONE, TWO, THREE = (Member(f"10.0.0.1:{number}", number) for number in (1, 2, 3))
+
+
+class Process:
+    """A store's own server. `stop` and `start` again keep its data and its place."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self.folder = kind, folder
+        with socket.socket() as one, socket.socket() as two:
+            one.bind(("127.0.0.1", 0)), two.bind(("127.0.0.1", 0))
+            self.port, self._other_port = one.getsockname()[1], two.getsockname()[1]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0" if self.kind == "redis" else f"etcd://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        data = self.folder / self.kind
+        data.mkdir(exist_ok=True)
+        if self.kind == "redis":
+            command = ["redis-server", "--port", str(self.port), "--dir", str(data), "--bind", "127.0.0.1"]
+            command += ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
+        else:
+            here, peers = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._other_port}"
+            command = ["etcd", "--data-dir", str(data), "--listen-client-urls", here, "--advertise-client-urls", here]
+            command += ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
+            command += ["--initial-cluster", f"default={peers}"]
+        with (self.folder / "store.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + 20
+        while not self._answers():
+            assert time.monotonic() < deadline, (self.folder / "store.log").read_text()[-2000:]
+
+    def _answers(self) -> bool:
+        question = b"PING\r\n" if self.kind == "redis" else b"GET /health HTTP/1.0\r\n\r\n"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0) as call:
+            call.sendall(question)
+            answer = call.recv(1000)
+            return b"PONG" in answer or b"true" in answer or (b"200 OK" in answer and b"true" in call.recv(1000))
+        time.sleep(0.05)  # it is about to listen
+        return False
+
+    def stop(self) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+class SharedStore(StoreContract):
+    kind = ""
+
+    @pytest.fixture(autouse=True)
+    async def server(self, no_leaks: None, tmp_path: Path) -> AsyncIterator[None]:
+        self.process = Process(self.kind, tmp_path)
+        await asyncio.to_thread(self.process.start)
+        yield
+        await asyncio.to_thread(self.process.stop)
+
+    def make(self) -> Store:
+        return open_store(self.process.url)
+
+    async def fail(self, store: Store) -> None:
+        await asyncio.to_thread(self.process.stop)
+
+    async def mend(self, store: Store) -> None:
+        await asyncio.to_thread(self.process.start)
+
+    async def test_s4_a_store_that_is_not_there_is_said_at_open(self, no_leaks: None) -> None:
+        await asyncio.to_thread(self.process.stop)
+        store = self.make()
+        with pytest.raises(StoreFailed, match=str(self.process.port)):
+            await store.open()
+        await store.aclose()
+
+    async def test_s5_after_a_restart_of_the_store_changes_are_told_again(self, store: Store) -> None:
+        await store.changed()
+        await asyncio.to_thread(self.process.stop)
+        with pytest.raises(StoreFailed):
+            await store.changed()
+        await asyncio.to_thread(self.process.start)
+        assert await store.changed() is None, "any group may have changed meanwhile"
+
+    async def test_two_registries_on_one_store_show_one_list_and_either_may_die(
+        self, no_leaks: None, tmp_path: Path
+    ) -> None:
+        """A registry is killed, then the store is restarted; members come back by themselves, and nobody is lost."""
+        folders = [tmp_path / "a", tmp_path / "b"]
+        for folder in folders:
+            folder.mkdir()
+        registries = [Served(folder, "--ttl", "6", store=self.process.url) for folder in folders]
+        for registry in registries:
+            await asyncio.to_thread(registry.start)
+        assert registries[0].public_key == registries[1].public_key
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+
+                async def member(me: Member, *served: Served) -> RegistryMembership:
+                    one = RegistryMembership([registry.base for registry in served], "lab")
+                    stack.push_async_callback(one.aclose)
+                    await one.join(me)
+                    return one
+
+                one = await member(ONE, registries[0])
+                two = await member(TWO, registries[1])
+                both = await member(THREE, *registries)
+                everybody = {ONE.address, TWO.address, THREE.address}
+
+                def all_see_all() -> bool:
+                    seen = [{other.address for other in each._view.members.values()} for each in (one, two, both)]
+                    return all(addresses == everybody for addresses in seen)
+
+                await until(all_see_all, "what one registry hears the other one tells", 10.0)
+                await asyncio.to_thread(registries[0].kill)
+                await asyncio.to_thread(self.process.stop)
+                await until(lambda: registries[1].get("/healthz")["status"] == "degraded", "it says so", 10.0)
+                assert {entry[1] for entry in registries[1].get("/v1/groups/lab/members")["joined"]} == everybody
+                await asyncio.to_thread(self.process.start)
+                await until(lambda: registries[1].get("/healthz")["status"] == "ok", "it works again", 10.0)
+                await asyncio.to_thread(registries[0].start)
+                await until(lambda: one.statistics()["sessions"] >= 2, "it comes back", 20.0)
+                await both.leave()
+                everybody.discard(THREE.address)
+                await until(lambda: len(one._view.members) == len(two._view.members) == 2, "the leaver is gone", 10.0)
+        finally:
+            for registry in registries:
+                await asyncio.to_thread(registry.stop)
+
+
+@pytest.mark.needs("redis-server")
+class TestRedis(SharedStore):
+    kind = "redis"
+
+
+@pytest.mark.needs("etcd")
+class TestEtcd(SharedStore):
+    kind = "etcd"
