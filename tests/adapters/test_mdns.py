@@ -278,7 +278,7 @@ def test_an_answer_on_its_way_does_not_bring_a_leaver_back() -> None:
         ("mdns://-lab", "up to 64 letters"),
         ("mdns://" + "x" * 65, "up to 64 letters"),
         ("mdns://lab?ip=5", "none of 4, 6, both"),
-        ("mdns://lab?ttl=1", "between 5 and 3600"),
+        ("mdns://lab?ttl=1", "between 4 and 3600"),
         ("mdns://lab?interface=eth0", "Did you mean 'interfaces'"),
     ],
 )

@@ -218,10 +218,10 @@ def test_a_member_that_is_killed_while_nobody_needs_it_is_forgotten_when_its_rec
     tmp_path: Path, key: str, hosts: Lan
 ) -> None:
     """The record's end makes the nodes ask, and they get no answer. A mutex in use finds out sooner: by needing it."""
-    with group(tmp_path, nodes(key, 3, options="?ttl=5"), hosts.prefixes()) as workers:
+    with group(tmp_path, nodes(key, 3, options="?ttl=4"), hosts.prefixes()) as workers:
         until_peers(workers, 2)
         workers[2].kill()
-        assert until_peers(workers[:2], 1) < 5 + 6
+        assert until_peers(workers[:2], 1) < 8.0  # 5.9 at most where nobody else wants the processor
 
 
 def test_a_node_that_takes_the_place_of_a_killed_one_is_met_and_the_dead_one_forgotten(
