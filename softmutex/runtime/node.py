@@ -203,7 +203,7 @@ class Life:
         kind = type(message)
         if kind in OF_NODE:
             self._take_for_node(sender, mutex, message, source, to_me=bool(receiver))
-        elif not receiver or self.peers.heard(sender, source) is None:
+        elif not receiver or (peer := self.peers.heard(sender, source)) is None:
             self.drop("not addressed")
         else:
             seat = self.seats.get(mutex)
@@ -211,6 +211,7 @@ class Life:
             if seat is None:
                 self.founding.keep(mutex, event)
             else:
+                seat.heard_at = peer.heard_at
                 name = KIND_OF[kind]
                 seat.counts.received[name] = seat.counts.received.get(name, 0) + 1
                 if self.observers:

@@ -23,6 +23,7 @@ from softmutex.core.events import (
     Event,
     FactKind,
     Fired,
+    Instant,
     LostReason,
     Note,
     Released,
@@ -54,6 +55,7 @@ class Seat:
         "busy",
         "counts",
         "departed",
+        "heard_at",
         "held",
         "holding",
         "isolated",
@@ -81,6 +83,7 @@ class Seat:
         self.backlog: deque[Event] = deque()
         self.isolated = False
         self.departed = False
+        self.heard_at: Instant = 0  # when another node last spoke of this mutex
         self.counts = Counts()
         self.waited = Durations()
         self.held = Durations()
