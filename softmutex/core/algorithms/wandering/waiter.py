@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk
 from softmutex.core.algorithms.wandering.settings import PATIENCE
+from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import NOBODY, SECOND, Duration, Instant, NodeId, RequestId, from_seconds
 from softmutex.core.messages import Want
 from softmutex.core.timing import Timing
@@ -146,7 +147,8 @@ class Waiter:
         self._send_to(self.desk.home, 0 if self.tries else STEPS)
 
     def _send_to(self, to: NodeId, steps: int) -> None:
-        assert self.asked is not None
+        if self.asked is None:
+            raise InvariantBreach(f"node {self.desk.me} looks for the token on behalf of nobody")
         wait = AGAIN * self.desk.rto << min(self.tries, 4)
         self.tries += 1
         self.desk.timer("want", self.desk.now + wait)
