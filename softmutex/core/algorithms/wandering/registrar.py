@@ -198,7 +198,9 @@ class Registrar:
         seat = self.machine.seats.by_slot.get(slot)
         best = desk.best.get(slot)
         if seat is not None and seat.giving:
-            seat.late = (seat.late + tickets)[:QUEUE]  # they follow it when it has arrived
+            room = QUEUE - len(seat.late)
+            seat.late += tickets[:room]  # they follow it when it has arrived
+            self.give_back(tickets[room:])
         elif best is not None and best.holder != desk.me:
             desk.post(best.holder, Feed(slot, tickets, more, steps))
 
