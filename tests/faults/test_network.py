@@ -50,6 +50,7 @@ def test_a_holder_that_is_cut_off_is_replaced_and_told_and_after_healing_one_tok
         holder.enters("a")
         others[0].order("enter b")
         holder.queues(others[0])
+        holder.is_watched()
         if way == "both":
             relay.cut_off(0)
         else:

@@ -25,6 +25,7 @@ def test_a_holder_that_sleeps_past_its_lease_is_replaced_and_told_so(tmp_path: P
         holder.enters("a")
         other.order("enter b")
         holder.queues(other)
+        holder.is_watched()
         holder.send(signal.SIGSTOP)
         replaced = other.hears("in", key="b", patience_s=REPLACED_S)
         assert replaced["epoch"] > 1
@@ -109,12 +110,13 @@ def test_a_blocked_loop_is_counted_and_told_when_it_cost_the_mutex(tmp_path: Pat
         holder.enters("a")
         other.order("enter b")
         holder.queues(other)
-        holder.order("block 8")
+        holder.is_watched()
+        holder.order("block 12")
         other.hears("in", key="b", patience_s=REPLACED_S)
-        holder.is_told_of_loss("a", NEWS_S + 8)
+        holder.is_told_of_loss("a", NEWS_S + 12)
         counted = holder.statistics()["node"]
         assert counted["loop_lags"] >= 1
-        assert counted["loop_lag_max"] > 7
+        assert counted["loop_lag_max"] > 11
         other.leaves("b")
         holder.leaves("a")
         for worker in workers:

@@ -1,0 +1,141 @@
+"""Datagrams from strangers, at full speed: garbage, replays, giants. Nothing stops, nothing grows, all is counted."""
+
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness import Worker, assert_alone, group, stays, turns_of
+from tests.faults.relay import Relay
+
+FLOOD_S = 3.0
+GROWTH_MAX_KB = 30_000
+REFUSED = ("malformed", "forged", "replayed", "misdirected", "unknown_key", "version", "crowded", "not_sealed")
+
+Maker = Callable[[random.Random, list[bytes]], Iterator[bytes]]
+
+
+def noise(chance: random.Random, taped: list[bytes]) -> Iterator[bytes]:
+    while True:
+        yield chance.randbytes(chance.randrange(1401))
+
+
+def replays(chance: random.Random, taped: list[bytes]) -> Iterator[bytes]:
+    while True:
+        yield chance.choice(taped)
+
+
+def damaged(chance: random.Random, taped: list[bytes]) -> Iterator[bytes]:
+    """Real frames with one byte changed, cut short, or with something behind them."""
+    while True:
+        frame = bytearray(chance.choice(taped))
+        frame[chance.randrange(len(frame))] ^= 1 + chance.randrange(255)
+        yield bytes(frame[: chance.randrange(1, len(frame) + 1)] + chance.randbytes(chance.choice((0, 0, 9))))
+
+
+def giants(chance: random.Random, taped: list[bytes]) -> Iterator[bytes]:
+    while True:
+        yield bytes(65_507)
+
+
+def resident_kb(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    raise AssertionError(f"no process {pid}")
+
+
+def flood(victims: list[tuple[str, int]], datagrams: Iterator[bytes]) -> int:
+    """How many were sent."""
+    sent = 0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        until = time.monotonic() + FLOOD_S
+        while time.monotonic() < until:
+            for victim in victims:
+                stranger.sendto(next(datagrams), victim)
+                sent += 1
+    return sent
+
+
+@pytest.mark.parametrize("make", [noise, replays, damaged, giants])
+def test_a_flood_from_strangers_is_counted_and_the_group_goes_on(tmp_path: Path, make: Maker):
+    with Relay(2) as relay:
+        relay.tape_max = 5000
+        with group(tmp_path, [{"transport": relay.transport(number)} for number in range(2)]) as workers:
+            take_turns(workers, 20)
+            taped = [payload for _, _, payload in relay.taped]
+            relay.tape_max = 0
+            before = [resident_kb(worker.pid) for worker in workers]
+            for worker in workers:
+                worker.order("turns 2 20")
+            sent = flood([relay.direct(0), relay.direct(1)], make(random.Random(1), taped))
+            for worker in workers:
+                worker.hears("turned")
+            for worker, was_kb in zip(workers, before, strict=True):
+                counted = worker.statistics()["node"]
+                refused = sum(counted["dropped"].get(why, 0) for why in REFUSED) + counted["transport"]["oversized"]
+                assert refused > min(1000, sent / 20), counted
+                assert counted["told"].get("breakdowns", 0) == 0
+                assert resident_kb(worker.pid) - was_kb < GROWTH_MAX_KB
+            take_turns(workers, 20)
+            for worker in workers:
+                worker.ends()
+    seen = stays(tmp_path)
+    assert set(turns_of(seen).values()) == {120}
+    assert_alone(seen)
+
+
+def take_turns(workers: list[Worker], rounds: int) -> None:
+    for worker in workers:
+        worker.order(f"turns 2 {rounds}")
+    for worker in workers:
+        worker.hears("turned")
+
+
+def test_what_was_taped_of_an_earlier_life_is_void_after_a_restart(tmp_path: Path):
+    with Relay(2) as relay:
+        relay.tape_max = 5000
+        nodes = [{"transport": relay.transport(number)} for number in range(2)]
+        with group(tmp_path, nodes) as workers:
+            take_turns(workers, 20)
+            for worker in workers:
+                worker.ends()
+        taped = [(receiver, payload) for _, receiver, payload in relay.taped]
+        with group(tmp_path, nodes) as workers:
+            workers[0].enters("a")
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+                for receiver, payload in taped * 3:
+                    stranger.sendto(payload, relay.direct(receiver))
+            workers[1].order("enter b 1")
+            workers[1].hears("timeout", key="b")
+            workers[0].leaves("a")
+            assert sum(workers[1].statistics()["node"]["dropped"].get(why, 0) for why in REFUSED) > 0
+            take_turns(workers, 20)
+            for worker in workers:
+                worker.ends()
+    assert_alone([stay for stay in stays(tmp_path) if stay.pid in [worker.pid for worker in workers]])
+
+
+def test_a_member_of_another_group_with_another_key_is_a_stranger(tmp_path: Path):
+    for name in ("ours", "theirs"):
+        (tmp_path / name).write_bytes(os.urandom(32))
+        (tmp_path / name).chmod(0o600)
+    with Relay(3) as relay:
+        everybody = "static://" + ",".join(relay.address(number) for number in range(3))
+        nodes = [
+            {"transport": relay.transport(number), "membership": everybody, "key": str(tmp_path / name)}
+            for number, name in enumerate(("ours", "ours", "theirs"))
+        ]
+        with group(tmp_path, nodes) as workers:
+            *ours, stranger = workers
+            ours[0].enters("a")
+            stranger.enters("b")  # another group, another mutex
+            assert stranger.statistics()["node"]["peers"] == 0
+            assert all(worker.statistics()["node"]["peers"] == 1 for worker in ours)
+            assert sum(ours[0].statistics()["node"]["dropped"].get(why, 0) for why in REFUSED) > 0
+            ours[0].leaves("a")
+            stranger.leaves("b")
