@@ -16,61 +16,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import re
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from socket import socket
-from typing import Any
 
 from aiohttp import web
 
-from softmutex.ports import Member
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.description import description
-from softmutex_adapters.registry.guard import BODY_MAX, HEADER_S, Connections, Rates, Tokens
+from softmutex_adapters.registry.guard import Connections, Rates, Tokens
 from softmutex_adapters.registry.hub import Full, Hub
 from softmutex_adapters.registry.metrics import render
+from softmutex_adapters.registry.routes import (
+    GROUP,
+    LEASE,
+    Answer,
+    Refused,
+    Route,
+    read_after,
+    read_body,
+    read_member,
+    read_wait,
+)
 from softmutex_adapters.registry.store import StoreFailed
 from softmutex_adapters.registry.streams import CATCHING_UP_MAX, Stream
 
 WAIT_MAX_S = 30.0
 STREAM_MAX_S = 3600.0
-BODY_S = 10.0
 STORE_S = 5.0  # a newcomer waits so long for a store that does not answer
 STOP_S = 2.0
 CONNECTIONS_MAX = 30_000
 RATE_ADDRESS = 500.0  # requests a second of one address; ten seconds' worth may come at once
 RATE_GROUP = 2_000.0
-GROUP = re.compile(wire.GROUP)
-LEASE = re.compile(wire.LEASE)
-ADDRESS = re.compile(wire.ADDRESS)
 
 log = logging.getLogger("softmutex.registry")
-
-Answer = web.StreamResponse
-Handler = Callable[[web.BaseRequest, Mapping[str, str]], Awaitable[Answer]]
-
-
-class Refused(Exception):
-    def __init__(self, status: int, why: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(why)
-        self.status, self.why, self.headers = status, why, headers or {}
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """`{group}` and `{lease}` stand for a part of the path. `scope`: which token it wants."""
-
-    path: str
-    methods: Mapping[str, Handler]
-    scope: str = "group"  # group | all | open
-    pattern: re.Pattern[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pattern", re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]*)", self.path)))
 
 
 class RegistryServer:
@@ -258,52 +238,3 @@ class RegistryServer:
 
     async def _description(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
         return web.json_response(description(has_tokens=bool(self.tokens)))
-
-
-# --- what comes in --------------------------------------------------------------------------------------------------
-
-
-async def read_body(request: web.BaseRequest) -> bytes:
-    if (request.content_length or 0) > BODY_MAX:
-        raise Refused(413, f"a body may have {BODY_MAX} bytes")
-    body = bytearray()
-    try:
-        async with asyncio.timeout(min(BODY_S, HEADER_S)):
-            while chunk := await request.content.readany():
-                body += chunk
-                if len(body) > BODY_MAX:
-                    raise Refused(413, f"a body may have {BODY_MAX} bytes")
-    except TimeoutError:
-        raise Refused(408, f"the body took more than {BODY_S:g} s") from None
-    return bytes(body)
-
-
-def read_member(body: bytes) -> Member:
-    try:
-        told: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict) or not {"address", "id"} <= told.keys() <= {"address", "id", "name"}:
-        raise Refused(400, 'the body is {"address": "host:port", "id": "16 hexadecimal digits", "name": "..."}')
-    address, id, name = told["address"], told["id"], told.get("name", "")
-    if not (isinstance(address, str) and ADDRESS.fullmatch(address)):
-        raise Refused(400, f"address looks like {wire.ADDRESS}")
-    if not (isinstance(id, str) and wire.ID.fullmatch(id)):
-        raise Refused(400, "id is 16 hexadecimal digits in lower case")
-    if not (isinstance(name, str) and len(name) <= wire.NAME_MAX and name.isprintable()):
-        raise Refused(400, f"name has up to {wire.NAME_MAX} printable characters")
-    return Member(address, int(id, 16), name)
-
-
-def read_after(request: web.BaseRequest) -> int:
-    written = request.query.get("after", "0")
-    if not (written.isascii() and written.isdecimal() and len(written) <= 16 and int(written) < wire.VERSION_MAX):
-        raise Refused(400, f"after is a version that was told before, a whole number under {wire.VERSION_MAX}")
-    return int(written)
-
-
-def read_wait(request: web.BaseRequest, most_s: float) -> float:
-    written = request.query.get("wait", "0")
-    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", written) or float(written) > most_s:
-        raise Refused(400, f"wait is seconds, between 0 and {most_s:g}")
-    return float(written)
