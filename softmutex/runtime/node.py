@@ -214,7 +214,7 @@ class Life:
                 seat.heard_at = peer.heard_at
                 name = KIND_OF[kind]
                 seat.counts.received[name] = seat.counts.received.get(name, 0) + 1
-                if self.observers:
+                if self.observers.of_messages:
                     self.tell_observers(mutex, "message_received", {"kind": name})
                 self.handle(seat, event)
 
@@ -256,7 +256,7 @@ class Life:
             case Send(to, message):
                 kind = KIND_OF[type(message)]
                 seat.counts.sent[kind] = seat.counts.sent.get(kind, 0) + 1
-                if self.observers:
+                if self.observers.of_messages:
                     self.tell_observers(seat.name, "message_sent", {"kind": kind})
                 self.transmit(to, seat.name, message)
             case SetTimer(timer, at):

@@ -4,6 +4,9 @@ An observer may be a courier, too: it is then asked for a few bytes when a hold 
 token and come out at the next hold, on whichever node that is: `values["baggage"]` of its `hold_started`, in
 hexadecimal. That is how a trace context crosses the group. The first observer that has something to say is the one.
 
+A membership may bring one, too (`observer`): the registry's page shows what members tell it. An observer that says
+`messages = False` is not told of single messages, which are many.
+
 `wait_started`, `wait_ended`, `hold_started` and `hold_ended` are told in the task (or thread) of the application, so
 that an observer finds the caller's context there; everything else on the node's loop.
 """
@@ -31,6 +34,9 @@ class Observers:
         self._life = life
         names = plugins.installed(plugins.Role.OBSERVER) if wanted is None else wanted
         self._observers = plugins.observers(names)
+        if (brought := getattr(life.membership, "observer", None)) is not None:
+            self._observers.append(brought)
+        self.of_messages = any(getattr(each, "messages", True) for each in self._observers)
         self._couriers = [each for each in self._observers if hasattr(each, "baggage")]
         self._complained: set[int] = set()
 
