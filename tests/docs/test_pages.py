@@ -1,0 +1,108 @@
+"""What the documentation shows is what happens: each block of code on each page runs as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from softmutex.runtime.config import resolve
+from tests.docs.pages import ROOT, blocks, pages, run
+
+SHOWN_ONLY = {"", "text"}  # a picture, or what a program printed
+pytestmark = pytest.mark.house
+every_page = pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of the reader's own, and a group that nobody else is in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOFTMUTEX_GROUP", f"docs-{os.getpid()}-{tmp_path.name}"[:60])
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    key = tmp_path / "group.key"
+    key.write_text("00" * 31 + "07")
+    key.chmod(0o600)
+    return tmp_path
+
+
+@every_page
+async def test_python_does_what_the_page_says(page: Path, reader: Path):
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(page):
+        if block.language == "python" and not block.run_by:
+            for code in (*block.given, block.code, *block.then):
+                await run(code, f"{page.relative_to(ROOT)}:{block.line}", names)
+
+
+@every_page
+def test_commands_print_what_the_page_shows(page: Path, reader: Path):
+    for block in blocks(page):
+        if block.language != "console" or block.run_by:
+            continue
+        lines = block.code.splitlines()
+        script = "\n".join(line[2:] for line in lines if line.startswith("$ "))
+        shown = [line for line in lines if not line.startswith("$ ")]
+        ran = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, timeout=100)
+        assert ran.returncode == 0, f"line {block.line}: {ran.stdout}{ran.stderr}"
+        if shown:
+            assert ran.stdout.splitlines() == shown, f"line {block.line}: {ran.stderr}"
+
+
+@every_page
+def test_settings_in_a_file_are_settings(page: Path, reader: Path):
+    for block in blocks(page):
+        if block.language == "toml" and not block.run_by:
+            (reader / "softmutex.toml").write_text(block.code)
+            resolve().for_mutex("nightly-ftp", {})
+
+
+@every_page
+def test_settings_in_the_environment_are_settings(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch):
+    for block in blocks(page):
+        if block.language == "bash":
+            for name, value in re.findall(r"^export (SOFTMUTEX_\w+)=(\S+)$", block.code, re.MULTILINE):
+                monkeypatch.setenv(name, value)
+            resolve()
+
+
+@every_page
+def test_a_command_that_is_only_shown_has_right_flags_and_is_right_shell(page: Path, reader: Path):
+    for block in blocks(page):
+        if block.language == "bash":
+            checked = subprocess.run(["bash", "-n", "-c", block.code], capture_output=True, text=True)
+            assert checked.returncode == 0, checked.stderr
+            for command in re.findall(r"\bsoftmutex ([a-z]+)((?: [^\n|;&]*)?)", block.code):
+                known = subprocess.run(["softmutex", command[0], "--help"], capture_output=True, text=True)
+                assert known.returncode == 0, known.stderr
+                for flag in re.findall(r" (--?[a-z-]+)", command[1].split(" -- ")[0]):
+                    assert flag in known.stdout, f"softmutex {command[0]} has no {flag}"
+
+
+@every_page
+def test_every_block_says_what_it_is_and_who_runs_it(page: Path):
+    for block in blocks(page):
+        assert block.language in {"python", "console", "toml", "bash", *SHOWN_ONLY} or block.run_by, (
+            f"{page.name}, line {block.line}: nobody runs {block.language!r}; say <!-- run by tests/... -->"
+        )
+        for test in block.run_by:
+            assert (ROOT / test).exists(), f"{page.name}, line {block.line}: there is no {test}"
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path):
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    reference = (tmp_path / "site" / "reference" / "python.html").read_text()
+    assert "try_acquire" in reference
+    assert "repeatCount" in (tmp_path / "site" / "pictures" / "token.svg").read_text()
