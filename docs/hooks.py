@@ -1,4 +1,4 @@
-"""What is made while the docs are built: pictures and tables that come from the program itself, so they cannot be stale.
+"""What is made while the docs are built: pictures and tables that come from the program, so they are never stale.
 
 mkdocs calls the functions by their names.
 """
@@ -22,7 +22,8 @@ COMMANDS = ("run", "status", "doctor", "registry", "bench", "sim run", "sim repr
 
 def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
