@@ -226,7 +226,8 @@ class Life:
             self.tell("own id", f"{source} sends in the name of this node: {refused.detail}.", once="own id")
 
     def _take_for_node(self, sender: NodeId, mutex: str, message: Message, source: str, to_me: bool) -> None:
-        if self.peers.received(sender, message, source, to_me) or self.status.received(sender, message, source):
+        peers, status = self.peers, self.status
+        if peers.received(sender, message, source, to_me) or status.received(sender, message, source, to_me):
             return
         if to_me and self.peers.heard(sender, source) is not None and self.founding.received(sender, mutex, message):
             return

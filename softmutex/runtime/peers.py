@@ -14,7 +14,9 @@ asked.
 P1  Only ids that a frame, or a membership that knows its members, vouched for are in `members`; sorted, with our own.
 P2  A HELLO leaves no state behind until its cookie came back, and is never answered by more bytes than it had.
 P3  A probe ends within PROBE_S · (2^PROBES - 1) seconds; then the peer is a member or it is not.
-P4  Everything that others can make grow is bounded: members, newcomers a second, candidates, probes.
+P4  Everything that others can make grow is bounded: members, newcomers a second, candidates, probes. Whoever is
+    suspected while PROBES_AT_ONCE others are probed gets its turn after them; no suspicion is lost.
+P5  A cookie is good only in a frame for the very life that gave it: what was recorded cannot greet, or ask, again.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ NEWCOMERS_A_SECOND = 2000
 PROBES = 3
 PROBE = from_seconds(0.2)  # the gap after the first ping; the next ones double
 PROBES_AT_ONCE = 256
+PUT_OFF = -1
 GREETING = from_seconds(0.1)  # the gap after the first HELLO; the next ones double ...
 GREETING_MAX = from_seconds(30.0)  # ... up to this
 AT_LEISURE = 5  # doublings that are skipped for a node that was silent
@@ -56,7 +59,7 @@ class Peer:
         self.name = name
         self.listed: Member | None = None  # as the membership shows it now
         self.heard_at: Instant = 0
-        self.pings = 0  # sent without an answer; 0: not suspected
+        self.pings = 0  # sent without an answer; 0: not suspected, PUT_OFF: waits for its probe
 
 
 class Greeting:
@@ -82,6 +85,7 @@ class Peers:
         self._newcomers = 0
         self._newcomers_second = 0
         self._probing = 0
+        self._put_off: dict[NodeId, Peer] = {}  # whose probe has to wait, in the order of suspicion
         self._doubled: set[str] = set()  # names that were told of
 
     # --- what the membership says -----------------------------------------------------------------------------------
@@ -183,9 +187,15 @@ class Peers:
 
     def suspect(self, id: NodeId) -> None:
         peer = self.table.get(id)
-        if peer is not None and not peer.pings and self._probing < PROBES_AT_ONCE:
+        if peer is None or peer.pings:
+            return
+        if self._probing < PROBES_AT_ONCE:
             self._probing += 1
             self._probe(peer)
+        else:
+            self._life.told["probes put off"] += 1
+            peer.pings = PUT_OFF
+            self._put_off[id] = peer
 
     def _probe(self, peer: Peer) -> None:
         if peer.pings == PROBES:
@@ -203,9 +213,18 @@ class Peers:
         self._life.timers.set(("probe", peer.id), self._life.now() + gap, self._probe, peer)
 
     def _trust(self, peer: Peer) -> None:
-        peer.pings = 0
-        self._probing -= 1
+        """It answered, or is gone. Who waited for a probe is next."""
+        was, peer.pings = peer.pings, 0
+        if was == PUT_OFF:
+            del self._put_off[peer.id]
+            return
         self._life.timers.cancel(("probe", peer.id))
+        if not self._put_off:
+            self._probing -= 1
+            return
+        following = self._put_off.pop(next(iter(self._put_off)))
+        following.pings = 0
+        self._probe(following)
 
     # --- greetings --------------------------------------------------------------------------------------------------
 
@@ -221,7 +240,7 @@ class Peers:
             self._greet_again(greeting)
 
     def _greet_again(self, greeting: Greeting) -> None:
-        self._say_hello(greeting, 0)
+        self._say_hello(greeting, greeting.member.id, 0)
         self._greet_later(greeting)
 
     def _greet_later(self, greeting: Greeting) -> None:
@@ -237,9 +256,9 @@ class Peers:
             self._life.timers.cancel(("greet", address))
             self._life.greetings_changed()
 
-    def _say_hello(self, greeting: Greeting, cookie: int) -> None:
+    def _say_hello(self, greeting: Greeting, to: NodeId, cookie: int) -> None:
         hello = Hello(greeting.nonce, cookie, self._life.group, False, self._life.name)
-        self._life.transmit(greeting.member.id, "", hello, greeting.member.address)
+        self._life.transmit(to, "", hello, greeting.member.address)
 
     def cookie(self, source: str, sender: NodeId) -> int:
         """Proves that who repeats it can be reached at `source`. Never 0."""
@@ -252,10 +271,10 @@ class Peers:
         """True where the message was one of those that this module knows. `to_me`: addressed to this very life."""
         match message:
             case Hello():
-                self._on_hello(sender, message, source)
+                self._on_hello(sender, message, source, to_me)
             case Challenge(nonce, cookie) if to_me:
                 if nonce in self._nonces:
-                    self._say_hello(self._nonces[nonce], cookie)
+                    self._say_hello(self._nonces[nonce], sender, cookie)
             case Welcome(nonce, group, name) if to_me:
                 greeting = self._nonces.get(nonce)
                 if greeting is not None and group == self._life.group:
@@ -272,7 +291,7 @@ class Peers:
                 return False
         return True
 
-    def _on_hello(self, sender: NodeId, hello: Hello, source: str) -> None:
+    def _on_hello(self, sender: NodeId, hello: Hello, source: str, to_me: bool) -> None:
         life = self._life
         if sender == life.id:
             greeting = self._nonces.get(hello.nonce)
@@ -286,7 +305,7 @@ class Peers:
             )
             return
         cookie = self.cookie(source, sender)
-        if hello.cookie != cookie:
+        if hello.cookie != cookie or not to_me:
             life.transmit(sender, "", Challenge(hello.nonce, cookie), source)
             return
         life.transmit(sender, "", Welcome(hello.nonce, life.group, life.name), source)

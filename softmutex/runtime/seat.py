@@ -181,7 +181,7 @@ class Seat:
                         self._refuse_isolated(claim)
             case FactKind.REJOINED:
                 self.isolated = False
-            case FactKind.HANDOVER_FAILED | FactKind.TOKEN_LOST if note.peer:
+            case FactKind.HANDOVER_FAILED | FactKind.TOKEN_LOST | FactKind.GENERATED if note.peer:
                 self.life.peers.suspect(note.peer)
             case FactKind.MISMATCH:
                 self.life.founding.explain_mismatch(self, note.peer, note.detail)

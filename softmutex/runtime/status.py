@@ -45,12 +45,12 @@ class StatusDesk:
         self._life = life
         self._documents: dict[tuple[NodeId, int], bytes] = {}
 
-    def received(self, sender: NodeId, message: Message, source: str) -> bool:
+    def received(self, sender: NodeId, message: Message, source: str, to_me: bool) -> bool:
         if not isinstance(message, StatusRequest):
             return False
         nonce, cookie, page = message
         life = self._life
-        if cookie != life.peers.cookie(source, sender):
+        if cookie != life.peers.cookie(source, sender) or not to_me:  # P5
             life.transmit(sender, "", Challenge(nonce, life.peers.cookie(source, sender)), source)
             return True
         document = self._documents.get((sender, nonce))
@@ -156,7 +156,6 @@ class Visitor:
 
     async def put(self, question: Question) -> None:
         """Until it is answered in full."""
-        member = question.member
         self._waiting[question.nonce] = question
         try:
             while not question.is_answered():
@@ -164,7 +163,7 @@ class Visitor:
                 page = question.next_page()
                 if question.cookie and not question.sent_at:
                     question.sent_at = time.time()
-                self._send(member, StatusRequest(question.nonce, question.cookie, page))
+                self._send(question, StatusRequest(question.nonce, question.cookie, page))
                 try:
                     async with asyncio.timeout(ASK_AGAIN_S):
                         await question.news.wait()
@@ -173,8 +172,9 @@ class Visitor:
         finally:
             del self._waiting[question.nonce]
 
-    def _send(self, member: Member, message: Message) -> None:
-        self._transport.send(member.address, self._seal.seal(Frame(self._me, member.id, "", message)))
+    def _send(self, question: Question, message: Message) -> None:
+        frame = Frame(self._me, question.asked, "", message)
+        self._transport.send(question.member.address, self._seal.seal(frame))
 
     def _take(self, datagram: Datagram) -> None:
         frame = self._seal.open(datagram.payload)
@@ -182,7 +182,7 @@ class Visitor:
             return
         match frame.message:
             case Challenge(nonce, cookie) if nonce in self._waiting:
-                self._waiting[nonce].cookie = cookie
+                self._waiting[nonce].asked, self._waiting[nonce].cookie = frame.sender, cookie
                 self._waiting[nonce].news.set()
             case StatusReply(nonce, page, pages, content) if nonce in self._waiting and 0 < pages <= PAGES_MAX:
                 question = self._waiting[nonce]
@@ -195,6 +195,7 @@ class Question:
     def __init__(self, member: Member) -> None:
         self.member = member
         self.nonce = secrets.randbits(64)
+        self.asked = member.id  # the life that is there; found out where the membership does not know
         self.cookie = 0
         self.pages = 1
         self.got: dict[int, bytes] = {}

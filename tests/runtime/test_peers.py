@@ -12,7 +12,7 @@ from softmutex.core.messages import Bye, Challenge, Hello, Message, Ping, Pong, 
 from softmutex.core.wire import Frame, decode, encode
 from softmutex.ports import Closed, Member
 from softmutex.runtime.keys import group_fingerprint
-from softmutex.runtime.peers import NEWCOMERS_A_SECOND
+from softmutex.runtime.peers import NEWCOMERS_A_SECOND, PROBES_AT_ONCE
 from softmutex.testing import MemoryNetwork, MemoryTransport, in_virtual_time
 from tests.runtime.group import Pulled, puppet_mutex, until
 
@@ -142,10 +142,10 @@ async def test_a_stranger_is_greeted_back_only_after_its_cookie_came_back(networ
         assert stranger.sizes[0] <= size
         assert a.peers() == ()
         assert not a.life().peers.greetings  # no state at all
-        stranger.say(a, Hello(7, challenge.cookie ^ 2, GROUP, False, "s"), receiver=0)
+        stranger.say(a, Hello(7, challenge.cookie ^ 2, GROUP, False, "s"))
         await until(lambda: len(stranger.heard) == 2)
         assert a.peers() == ()
-        stranger.say(a, Hello(7, challenge.cookie, GROUP, False, "s"), receiver=0)
+        stranger.say(a, Hello(7, challenge.cookie, GROUP, False, "s"))
         welcome = (await stranger.hear(Welcome)).message
         assert welcome == Welcome(7, GROUP, "a")
         assert known(a) == ["s"]
@@ -158,10 +158,37 @@ async def test_a_cookie_is_good_for_one_source_only(network: MemoryNetwork, stra
         assert isinstance(challenge, Challenge)
         other = Stranger(network.transport("elsewhere"), stranger.id)
         await other.open()
-        other.say(a, Hello(7, challenge.cookie, GROUP, False, "s"), receiver=0)
+        other.say(a, Hello(7, challenge.cookie, GROUP, False, "s"))
         await other.hear(Challenge)
         assert a.peers() == ()
         await other.close()
+
+
+async def test_a_cookie_that_is_addressed_to_nobody_in_particular_proves_nothing(
+    network: MemoryNetwork, stranger: Stranger
+):
+    """Such a frame can be recorded and played back: its receiver keeps no memory of it (S4)."""
+    async with listed_node(network, Listed(), "a") as a:
+        stranger.say(a, Hello(7, 0, GROUP, False, ""), receiver=0)
+        challenge = (await stranger.hear(Challenge)).message
+        assert isinstance(challenge, Challenge)
+        for _ in range(3):
+            stranger.say(a, Hello(7, challenge.cookie, GROUP, False, "s"), receiver=0)
+        await until(lambda: len(stranger.heard) == 4)
+        assert {type(each.message) for each in stranger.heard} == {Challenge}
+        assert a.peers() == ()
+
+
+async def test_a_node_repeats_the_cookie_to_the_very_life_that_gave_it(network: MemoryNetwork, stranger: Stranger):
+    async with listed_node(network, Listed(Member("stranger")), "a") as a:
+        hello = await stranger.hear(Hello)
+        assert hello.receiver == 0
+        assert isinstance(hello.message, Hello)
+        stranger.say(a, Challenge(hello.message.nonce, 99))
+        again = await until(lambda: next((each for each in stranger.heard if each.receiver), None))
+        assert again.receiver == stranger.id
+        assert isinstance(again.message, Hello)
+        assert again.message.cookie == 99
 
 
 async def test_a_visitor_is_welcomed_and_is_no_member(network: MemoryNetwork, stranger: Stranger):
@@ -169,7 +196,7 @@ async def test_a_visitor_is_welcomed_and_is_no_member(network: MemoryNetwork, st
         stranger.say(a, Hello(7, 0, GROUP, True, ""), receiver=0)
         challenge = (await stranger.hear(Challenge)).message
         assert isinstance(challenge, Challenge)
-        stranger.say(a, Hello(7, challenge.cookie, GROUP, True, ""), receiver=0)
+        stranger.say(a, Hello(7, challenge.cookie, GROUP, True, ""))
         await stranger.hear(Welcome)
         assert a.peers() == ()
 
@@ -269,6 +296,56 @@ async def test_a_node_that_was_silent_for_a_while_is_met_again():
         network.heal()
         await asyncio.sleep(40)
         assert (known(a), known(b)) == (["b"], ["a"])
+
+
+@in_virtual_time
+async def test_a_crowd_that_is_suspected_at_once_is_probed_in_portions_and_nobody_is_forgotten():
+    network = MemoryNetwork()
+    dead = [Member(f"dead-{id}", id, f"dead-{id}") for id in range(1, 2 * PROBES_AT_ONCE + 101)]
+    async with listed_node(network, Listed(*dead, complete=True), "a") as a:
+        peers = a.life().peers
+        for member in dead:
+            peers.suspect(member.id)
+            peers.suspect(member.id)  # once is enough
+        assert len(network_timers(a, "probe")) == PROBES_AT_ONCE
+        assert sum(peer.suspected for peer in a.peers()) == len(dead)
+        assert a.statistics().told["probes put off"] == PROBES_AT_ONCE + 100
+        peers.heard(dead[-1].id, dead[-1].address)  # speaks before its turn came
+        await asyncio.sleep(3 * 2)
+        assert known(a) == [dead[-1].name]
+        assert not a.peers()[0].suspected
+        peers.suspect(dead[-1].id)  # and the count of probes is right again
+        assert len(network_timers(a, "probe")) == 1
+
+
+def network_timers(node: Node, kind: str) -> list[object]:
+    return [key for key in node.life().timers._live if isinstance(key, tuple) and key[0] == kind]
+
+
+@in_virtual_time
+async def test_a_holder_whose_token_was_made_anew_is_looked_for_and_leaves_the_view():
+    network = MemoryNetwork()
+    addresses = [Member(address) for address in "abc"]
+    async with (
+        listed_node(network, Listed(*addresses), "a") as a,
+        listed_node(network, Listed(*addresses), "b") as b,
+        listed_node(network, Listed(*addresses), "c") as c,
+    ):
+        for node in (a, b, c):
+            async with node.mutex("x"):
+                pass
+        made = {node: made_tokens(node) for node in (b, c)}
+        async with a.mutex("x"):
+            network.crash("a")
+            async with b.mutex("x").hold(timeout=60):
+                await asyncio.sleep(3)
+                (maker,) = (node for node in (b, c) if made_tokens(node) > made[node])
+                assert "a" not in known(maker)
+        a.life().settings._values["leave_timeout"] = 0.0
+
+
+def made_tokens(node: Node) -> int:
+    return node.mutex("x").statistics().facts.get("generated", 0)
 
 
 @in_virtual_time

@@ -58,7 +58,7 @@ async def test_nothing_is_told_before_the_cookie_came_back(no_leaks: None, netwo
         challenge = (await stranger.hear(Challenge)).message
         assert isinstance(challenge, Challenge)
         assert stranger.sizes == [size - 1]  # a challenge has no page
-        stranger.say(node, StatusRequest(9, challenge.cookie, 0), receiver=0)
+        stranger.say(node, StatusRequest(9, challenge.cookie, 0))
         reply = (await stranger.hear(StatusReply)).message
         assert isinstance(reply, StatusReply)
         assert json.loads(reply.content)["name"] == node.name
@@ -72,11 +72,11 @@ async def test_the_documents_that_are_kept_are_few(no_leaks: None, network: Memo
     async with node_on(network) as node:
         cookie = node.life().peers.cookie("stranger", stranger.id)
         for nonce in range(50):
-            stranger.say(node, StatusRequest(nonce, cookie, 0), receiver=0)
+            stranger.say(node, StatusRequest(nonce, cookie, 0))
         await until(lambda: len(stranger.heard) == 50)
         assert len(node.life().status._documents) == 8
-        stranger.say(node, StatusRequest(49, cookie, 7), receiver=0)  # a page that there is not
-        stranger.say(node, StatusRequest(49, cookie, 0), receiver=0)
+        stranger.say(node, StatusRequest(49, cookie, 7))  # a page that there is not
+        stranger.say(node, StatusRequest(49, cookie, 0))
         await until(lambda: len(stranger.heard) == 51)
     await stranger.close()
 

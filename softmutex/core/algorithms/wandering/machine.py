@@ -247,7 +247,8 @@ class Wandering:
         token = Token(epoch, desk.now, int(desk.rng.random() * 2**53), 0, slot, queue, desk.fingerprint)._replace(
             more=more
         )
-        desk.note(FactKind.GENERATED, token, detail=why)
+        last = desk.best.get(slot)  # who had it last is probably dead: the driver may want to look
+        desk.note(FactKind.GENERATED, token, NOBODY if last is None or last.holder == desk.me else last.holder, why)
         desk.learn(Place(slot, epoch, token.stamp, token.id, 0, desk.me))
         self.registrar.made(token)
         self.inquirer.came(slot)
