@@ -130,8 +130,31 @@ class Observation:
     note: Note | None = None
 
 
+class NodeSeen(Protocol):
+    """A node as its observers see it: to be read at any time, from any thread."""
+
+    id: NodeId
+    name: str
+    lasting_name: str  # the same for all nodes that a process opens without naming them
+
+    def members(self) -> int:
+        """How many it knows, itself included; 0 where it is not open."""
+        ...
+
+    def sent(self) -> Mapping[tuple[str, str], int]:
+        """Messages sent since it was opened, by mutex and kind."""
+        ...
+
+    def algorithm(self, mutex: str) -> str:
+        """Empty where it does not take part in such a mutex."""
+        ...
+
+
 @runtime_checkable
 class Observer(Protocol):
-    """Is told what happens. O1 `notice` returns at once. O2 What it raises is swallowed, counted and logged once."""
+    """Is told what happens. O1 `notice` returns at once. O2 What it raises is swallowed, counted and logged once.
+
+    What else an observer may have is in `softmutex.runtime.observing`.
+    """
 
     def notice(self, observation: Observation) -> None: ...

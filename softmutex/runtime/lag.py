@@ -68,6 +68,6 @@ class LagMonitor:
                     "Move what blocks into a thread (asyncio.to_thread), or the node (Node(thread=True)).",
                     lag_s,
                 )
-            for life in list(self._lives):
-                life.tell_observers("", "loop_lag", {"seconds": lag_s})
+        for life in list(self._lives):
+            life.tell_observers("", "loop_lag", {"seconds": lag_s})
         self._wait()

@@ -162,6 +162,7 @@ class Life:
                 await part()
             except Exception:
                 log.exception("a part of the node %s could not be closed", self.name)
+        self.observers.close()
 
     def _start(self, work: Any, name: str) -> None:
         self._tasks.append(self.loop.create_task(work, name=f"softmutex {name}"))
@@ -214,7 +215,7 @@ class Life:
                 seat.heard_at = peer.heard_at
                 name = KIND_OF[kind]
                 seat.counts.received[name] = seat.counts.received.get(name, 0) + 1
-                if self.observers.of_messages:
+                if name in self.observers.of_messages:
                     self.tell_observers(mutex, "message_received", {"kind": name})
                 self.handle(seat, event)
 
@@ -257,7 +258,7 @@ class Life:
             case Send(to, message):
                 kind = KIND_OF[type(message)]
                 seat.counts.sent[kind] = seat.counts.sent.get(kind, 0) + 1
-                if self.observers.of_messages:
+                if kind in self.observers.of_messages:
                     self.tell_observers(seat.name, "message_sent", {"kind": kind})
                 self.transmit(to, seat.name, message)
             case SetTimer(timer, at):

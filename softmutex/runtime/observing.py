@@ -1,24 +1,33 @@
 """Tells observers what happens, and lets none of them harm the node (O2).
 
-An observer may be a courier, too: it is then asked for a few bytes when a hold ends (`baggage`), which travel with the
-token and come out at the next hold, on whichever node that is: `values["baggage"]` of its `hold_started`, in
-hexadecimal. That is how a trace context crosses the group. The first observer that has something to say is the one.
-
-A membership may bring one, too (`observer`): the registry's page shows what members tell it. An observer that says
-`messages = False` is not told of single messages, which are many.
-
 `wait_started`, `wait_ended`, `hold_started` and `hold_ended` are told in the task (or thread) of the application, so
-that an observer finds the caller's context there; everything else on the node's loop.
+that an observer finds the caller's context there; everything else on the node's loop. `hold_ended` is told when the
+token is on its way already: nobody waits for an observer to write it down.
+
+An observer needs `notice` and nothing else. What else it may have:
+
+    baggage(observation)   bytes that travel with the token when a hold ends, and come out at the next hold, on
+                           whichever node that is: `values["baggage"]` of its `hold_started`, in hexadecimal. That is
+                           how a trace context crosses the group. The first observer that has something to say is the
+                           one; where nobody has, what came with the token goes on with it.
+    asleep()               True while nothing would come of telling it anything. It is asked before each wait.
+    messages               which single messages it wants to be told of, for they are many: True, as where it does not
+                           say; False; or some kinds
+    opened(node)           a `ports.NodeSeen`, to look at whenever it likes, until closed(node)
+
+A membership may bring one, too (`observer`): the registry's page shows what members tell it.
+
+The naive way, to tell everybody everything, makes a program pay for telemetry that nobody has switched on.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from softmutex import plugins
-from softmutex.core.events import Note
+from softmutex.core.events import NodeId, Note
 from softmutex.ports import Observation, Observer
 
 if TYPE_CHECKING:
@@ -29,45 +38,113 @@ log = logging.getLogger("softmutex")
 BAGGAGE_MAX = 64
 
 
+class Everything:
+    def __contains__(self, what: object) -> bool:
+        return True
+
+
+EVERYTHING: Final = Everything()
+
+
 class Observers:
     def __init__(self, wanted: Iterable[str | Observer] | None, life: Life) -> None:
         self._life = life
-        names = plugins.installed(plugins.Role.OBSERVER) if wanted is None else wanted
-        self._observers = plugins.observers(names)
-        if (brought := getattr(life.membership, "observer", None)) is not None:
-            self._observers.append(brought)
-        self.of_messages = any(getattr(each, "messages", True) for each in self._observers)
-        self._couriers = [each for each in self._observers if hasattr(each, "baggage")]
         self._complained: set[int] = set()
+        self._seen = Seen(life)
+        self._asleep = self._installed() if wanted is None else plugins.observers(wanted)
+        if (brought := getattr(life.membership, "observer", None)) is not None:
+            self._asleep.append(brought)
+        self._awake: list[Observer] = []
+        self._couriers: list[Any] = []
+        self.of_messages: Container[str] = kinds_of(self._asleep)
+        self.look()
+
+    def _installed(self) -> list[Observer]:
+        """All that there are. Nobody asked for them, so one that cannot be loaded is no reason not to start."""
+        found: list[Observer] = []
+        for name in plugins.installed(plugins.Role.OBSERVER):
+            try:
+                found += plugins.observers([name])
+            except Exception as error:
+                self._complain(name, error)
+        return found
 
     def __bool__(self) -> bool:
-        return bool(self._observers)
+        """Whether anybody listens, as of the last look."""
+        return bool(self._awake)
+
+    def look(self) -> bool:
+        """Whether anybody listens now."""
+        if self._asleep:
+            for observer in list(self._asleep):
+                if not self._ask(observer, "asleep"):
+                    self._asleep.remove(observer)
+                    self._awake.append(observer)
+                    self._couriers += [observer] if hasattr(observer, "baggage") else []
+                    self._ask(observer, "opened", self._seen)
+        return bool(self._awake)
+
+    def close(self) -> None:
+        for observer in self._awake:
+            self._ask(observer, "closed", self._seen)
 
     def notice(self, observation: Observation) -> None:
-        for observer in self._observers:
+        for observer in self._awake:
             try:
                 observer.notice(observation)
             except Exception as error:
                 self._complain(observer, error)
 
     def note(self, mutex: str, note: Note) -> None:
-        if self._observers:
+        if self.look():
             self.notice(Observation(mutex, self._life.id, note.kind.value, {"detail": note.detail}, note))
 
     def baggage(self, observation: Observation) -> bytes:
         """What a courier wants to send along with the token that is let go."""
-        for observer in self._couriers:
-            try:
-                packed = bytes(observer.baggage(observation))
-            except Exception as error:
-                self._complain(observer, error)
-                continue
+        for courier in self._couriers:
+            packed = self._ask(courier, "baggage", observation)
             if packed:
-                return packed[:BAGGAGE_MAX]
+                return bytes(packed[:BAGGAGE_MAX])
         return b""
 
-    def _complain(self, observer: Observer, error: Exception) -> None:
+    def _ask(self, observer: Observer, what: str, *about: object) -> Any:
+        """None where it does not know how, or failed."""
+        method: Callable[..., Any] | None = getattr(observer, what, None)
+        try:
+            return method(*about) if method else None
+        except Exception as error:
+            self._complain(observer, error)
+            return None
+
+    def _complain(self, observer: object, error: Exception) -> None:
         self._life.told["observers"] += 1
         if id(observer) not in self._complained:
             self._complained.add(id(observer))
             log.warning("the observer %r raised %r; it is told further on", observer, error, exc_info=error)
+
+
+def kinds_of(observers: Iterable[Observer]) -> Container[str]:
+    wanted: list[Any] = [getattr(observer, "messages", True) for observer in observers]
+    return EVERYTHING if True in wanted else frozenset(kind for kinds in wanted if kinds for kind in kinds)
+
+
+class Seen:
+    """`ports.NodeSeen` of one life."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self.id: NodeId = life.id
+        self.name: str = life.name
+        # `default_name` ends in a part of the id, which is another one each time that a node opens.
+        self.lasting_name: str = life.settings["name"] or life.name.rpartition("-")[0]
+
+    def members(self) -> int:
+        return len(self._life.members) if self._life.is_open and self._life.is_mine() else 0
+
+    def sent(self) -> Mapping[tuple[str, str], int]:
+        seats = list(self._life.seats.values()) if self._life.is_mine() else []
+        return {(seat.name, kind): count for seat in seats for kind, count in dict(seat.counts.sent).items()}
+
+    def algorithm(self, mutex: str) -> str:
+        seat = self._life.seats.get(mutex)
+        return seat.terms.algorithm if seat else ""

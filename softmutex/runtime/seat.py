@@ -133,7 +133,8 @@ class Seat:
         if claim.deadline is not None:
             self.life.timers.cancel((self, "overrun", claim.request))
         self.held.add(self.life.now() - claim.granted_at)
-        self.life.handle(self, Released(claim.request, baggage))
+        came_with_it = claim.token.baggage if claim.token else b""
+        self.life.handle(self, Released(claim.request, baggage or came_with_it))
 
     # --- what the machine answers -----------------------------------------------------------------------------------
 

@@ -114,19 +114,21 @@ class Use:
             log.warning("the node of the mutex %r could not leave in good order: %r", self.plan.name, trouble)
 
     def release(self, claim: Claim) -> None:
-        baggage = b""
         life = self.life
-        if life.observers:
-            held_s = (life.now() - claim.granted_at) / SECOND
-            ended = Observation(self.plan.name, life.id, "hold_ended", {"request": claim.request, "seconds": held_s})
-            baggage = life.observers.baggage(ended)
+        if not life.observers:
+            self.to_node(life.release, claim, b"")
+            return
+        held_s = (life.now() - claim.granted_at) / SECOND
+        ended = Observation(self.plan.name, life.id, "hold_ended", {"request": claim.request, "seconds": held_s})
+        try:
+            self.to_node(life.release, claim, life.observers.baggage(ended))
+        finally:
             life.observers.notice(ended)
-        self.to_node(life.release, claim, baggage)
 
     # --- observers, in the application's own context ------------------------------------------------------------------
 
     def tell_waiting(self, claim: Claim) -> None:
-        if self.life.observers:
+        if self.life.observers.look():
             values: Mapping[str, float | int | str] = {"claim": id(claim), "algorithm": self.plan.terms.algorithm}
             self.life.observers.notice(Observation(self.plan.name, self.life.id, "wait_started", values))
 
