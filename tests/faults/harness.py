@@ -11,13 +11,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent.parent
 WORKER = Path(__file__).with_name("worker.py")
+SETTLE_S = 20.0  # after healing, until there is one token again
 PATIENCE_S = 60.0  # for what must come in the end, on a machine that does other things, too
 
 Event = dict[str, Any]
@@ -28,7 +29,7 @@ class Worker:
 
     def __init__(self, order: dict[str, Any], prefix: Sequence[str] = ()) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SOFTMUTEX_")}
-        environ["PYTHONPATH"] = str(ROOT)
+        environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [environ.get("PYTHONPATH")])])
         self.process = subprocess.Popen(
             [*prefix, sys.executable, str(WORKER), json.dumps(order)],
             stdin=subprocess.PIPE,
@@ -100,9 +101,9 @@ class Worker:
         self.order(f"leave {key}")
         self.hears("out", key=key)
 
-    def statistics(self) -> Event:
+    def statistics(self, patience_s: float = PATIENCE_S) -> Event:
         self.order("statistics")
-        return self.hears("statistics")
+        return self.hears("statistics", patience_s)
 
     def queues(self, *waiters: Worker) -> None:
         """Waits until this one, which holds it, has all of them in its queue."""
@@ -137,6 +138,13 @@ class Worker:
         assert self.hears("left")["open"] == ""
         assert self.process.wait(30) == 0
 
+    def last_words(self) -> str:
+        """What it said last, and what it counts, if it still answers: for whoever reads of a test that failed."""
+        words = [f"worker {self.process.pid}:", *map(str, self.said[-3:])]
+        with suppress(AssertionError, OSError):
+            words.append(str(self.statistics(patience_s=2.0)))
+        return "\n  ".join(words)
+
     def clean_up(self) -> None:
         if self.process.poll() is None:
             if self.said:
@@ -163,6 +171,10 @@ def group(
         for worker in workers:
             worker.hears("ready")
         yield workers
+    except AssertionError as error:
+        for worker in workers:
+            error.add_note(worker.last_words())
+        raise
     finally:
         for worker in workers:
             worker.clean_up()
@@ -208,11 +220,40 @@ def overlaps(seen: Sequence[Stay], slots: int = 1) -> list[tuple[Stay, Stay]]:
     return found
 
 
-def assert_alone(seen: Sequence[Stay]) -> None:
-    """No two at once, and (epoch, hop) grows from each to the next."""
-    assert not overlaps(seen), f"{len(overlaps(seen))} overlaps, first {overlaps(seen)[0]}"
+def trouble_in(seen: Sequence[Stay]) -> str:
+    """What there is against it that no two were there at once, and that (epoch, hop) grew from each to the next."""
+    both = overlaps(seen)
     wrong = [(a, b) for a, b in pairwise(seen) if (a.epoch, a.hop) >= (b.epoch, b.hop)]
-    assert not wrong, f"{len(wrong)} out of order, first {wrong[0]}"
+    if not both and not wrong:
+        return ""
+    return f"{len(both)} overlaps, {len(wrong)} out of order; first {[*both, *wrong][0]}"
+
+
+def assert_alone(seen: Sequence[Stay]) -> None:
+    trouble = trouble_in(seen)
+    assert not trouble, trouble
+
+
+def take_turns(workers: Sequence[Worker], rounds: int = 20) -> int:
+    """Two tasks of each acquire `rounds` times. How many of these holds were told that they may not be alone."""
+    for worker in workers:
+        worker.order(f"turns 2 {rounds}")
+    return sum(int(worker.hears("turned")["lost"]) for worker in workers)
+
+
+def settles(here: Path, workers: Sequence[Worker]) -> None:
+    """After a disturbance: within a bound there is one token again, and it stays one."""
+    deadline = time.monotonic() + SETTLE_S
+    while trouble := trouble_in(round_of_turns(here, workers)):
+        assert time.monotonic() < deadline, f"{SETTLE_S} s after the disturbance still {trouble}"
+    for _ in range(2):
+        assert_alone(round_of_turns(here, workers))
+
+
+def round_of_turns(here: Path, workers: Sequence[Worker]) -> list[Stay]:
+    before = len(stays(here))
+    take_turns(workers)
+    return stays(here)[before:]
 
 
 def turns_of(seen: Sequence[Stay]) -> dict[int, int]:

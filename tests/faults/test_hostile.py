@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import Worker, assert_alone, group, stays, turns_of
+from tests.faults.harness import assert_alone, group, stays, take_turns, turns_of
 from tests.faults.relay import Relay
 
 FLOOD_S = 3.0
@@ -87,13 +87,6 @@ def test_a_flood_from_strangers_is_counted_and_the_group_goes_on(tmp_path: Path,
     seen = stays(tmp_path)
     assert set(turns_of(seen).values()) == {120}
     assert_alone(seen)
-
-
-def take_turns(workers: list[Worker], rounds: int) -> None:
-    for worker in workers:
-        worker.order(f"turns 2 {rounds}")
-    for worker in workers:
-        worker.hears("turned")
 
 
 def test_what_was_taped_of_an_earlier_life_is_void_after_a_restart(tmp_path: Path):

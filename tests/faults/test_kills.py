@@ -74,7 +74,7 @@ def test_when_a_waiter_is_killed_nobody_waits_for_it(tmp_path: Path):
         waiter.kill()
         holder.leaves("a")
         left_at = time.monotonic()
-        assert last.hears("in", key="c")["at"] - left_at < TOLD_S
+        assert last.hears("in", key="c")["at"] - left_at < SILENT_S
         last.leaves("c")
         all_end([holder, last])
     assert_alone(stays(tmp_path))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import Worker, assert_alone, group, overlaps, stays, turns_of
+from tests.faults.harness import Worker, assert_alone, group, overlaps, settles, stays, take_turns, turns_of
 
 pytestmark = pytest.mark.needs("root", "netns", "nft")
 
@@ -91,13 +91,6 @@ def workers(hosts: Hosts, tmp_path: Path) -> Iterator[list[Worker]]:
         yield started
 
 
-def take_turns(workers: list[Worker], rounds: int = 20) -> None:
-    for worker in workers:
-        worker.order(f"turns 2 {rounds}")
-    for worker in workers:
-        worker.hears("turned")
-
-
 @pytest.mark.parametrize("rules", [("input drop", "output drop"), ("output drop",)], ids=["cut off", "mute"])
 def test_a_holder_on_a_host_that_is_cut_off_is_replaced_and_told(
     hosts: Hosts, workers: list[Worker], tmp_path: Path, rules: tuple[str, ...]
@@ -113,10 +106,8 @@ def test_a_holder_on_a_host_that_is_cut_off_is_replaced_and_told(
     hosts.filter(0)
     others[0].leaves("b")
     holder.leaves("a")
-    before = stays(tmp_path)
-    assert len(overlaps(before)) == 1
-    take_turns(workers)
-    assert_alone([stay for stay in stays(tmp_path) if stay not in before])
+    assert len(overlaps(stays(tmp_path))) == 1
+    settles(tmp_path, workers)
     for worker in workers:
         worker.ends()
 
@@ -160,8 +151,6 @@ def test_a_host_whose_cable_is_pulled_for_a_while_takes_part_again(hosts: Hosts,
     hosts.within(hosts.names[3], "ip", "link", "set", "eth0", "up")
     workers[3].hears("in", key="a")
     workers[3].leaves("a")
-    before = stays(tmp_path)
-    take_turns(workers)
-    assert_alone([stay for stay in stays(tmp_path) if stay not in before])
+    settles(tmp_path, workers)
     for worker in workers:
         worker.ends()
