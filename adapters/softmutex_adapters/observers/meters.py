@@ -1,0 +1,167 @@
+"""What is counted and measured, as OpenTelemetry metrics.
+
+What it decides: counters are sums that are kept here and read when the SDK collects, so that counting one more costs
+a fraction of a microsecond, and a counter is there, at 0, as soon as its mutex is used. The naive counter appears with
+its first event; then `increase(softmutex_overlaps_total[1h])` is 0 in the very hour in which it happened.
+
+Metrics say `softmutex.node` by a name that lasts: the one that the node was given, else host and process. With the
+names in the spans, new each time that a node opens, a program that joins a thousand times has a thousand series.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from opentelemetry import metrics
+from opentelemetry.metrics import Observation as Point
+
+from softmutex.core.events import FactKind, NodeId
+from softmutex.ports import NodeSeen, Observation
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
+
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+
+OUTCOMES = ("granted", "timeout", "cancelled", "closed")
+THE_FIRST = "the first one"  # what every machine says of a token that replaces none
+
+COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
+    "softmutex.acquisitions": ("{acquisition}", "Acquisitions that ended, by softmutex.outcome"),
+    "softmutex.handovers": ("{handover}", "Tokens that this node passed on, and knows to have arrived"),
+    "softmutex.regenerations": ("{token}", "Tokens that this node made in place of one that was gone; not the first"),
+    "softmutex.discards": ("{token}", "Tokens that this node removed on purpose"),
+    "softmutex.overlaps": ("{overlap}", "Times that this node saw two holders at once"),
+    "softmutex.overruns": ("{hold}", "Holds that took longer than max_hold without touch()"),
+}
+MESSAGES = ("softmutex.messages", "{message}", "Messages sent for a mutex, by softmutex.kind")
+MEMBERS = ("softmutex.members", "{node}", "Members of the group that this node knows, itself included")
+WAIT = ("softmutex.wait.duration", "s", "From asking for the mutex until it is granted or given up")
+HOLD = ("softmutex.hold.duration", "s", "From the grant to its end")
+LAG = ("softmutex.loop.lag", "s", "How late the event loop of the node was, measured twice a second")
+
+SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000)
+LAG_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 1, 2, 5, 10, 30)
+
+
+class Meters:
+    def __init__(self, provider: MeterProvider | None) -> None:
+        meter = metrics.get_meter("softmutex", meter_provider=provider)
+        self._lock = threading.Lock()
+        self._nodes: dict[NodeId, NodeSeen] = {}
+        self._labels: dict[tuple[NodeId, str], dict[str, str]] = {}
+        self._used: set[tuple[NodeId, str]] = set()  # by this process, not only by others of the group
+        self._counts: dict[str, dict[Labels, int]] = {name: {} for name in COUNTERS}
+        self._sent_before: dict[Labels, int] = {}  # by nodes that are closed
+        self._instruments = [meter.create_observable_counter(*self._counter(name)) for name in COUNTERS]
+        self._messages = meter.create_observable_counter(MESSAGES[0], [self._see_messages], *MESSAGES[1:])
+        self._members = meter.create_observable_up_down_counter(MEMBERS[0], [self._see_members], *MEMBERS[1:])
+        self._wait, self._hold = self._durations(meter, WAIT, SECONDS), self._durations(meter, HOLD, SECONDS)
+        self._lag = self._durations(meter, LAG, LAG_SECONDS)
+        self.takers: Mapping[str, Callable[[Observation], None]] = {
+            "wait_started": self._wait_started,
+            "wait_ended": self._wait_ended,
+            "hold_ended": self._hold_ended,
+            "loop_lag": lambda seen: self._lag.record(seconds(seen), self._node_label(seen.node)),
+            "overrun": lambda seen: self._count("softmutex.overruns", seen),
+            FactKind.HANDED_OVER.value: lambda seen: self._count("softmutex.handovers", seen),
+            FactKind.DISCARDED.value: lambda seen: self._count("softmutex.discards", seen),
+            FactKind.OVERLAP.value: lambda seen: self._count("softmutex.overlaps", seen),
+            FactKind.GENERATED.value: self._generated,
+        }
+
+    def _counter(self, name: str) -> tuple[str, list[Callable[[CallbackOptions], Iterable[Point]]], str, str]:
+        def see(_: CallbackOptions) -> Iterable[Point]:
+            with self._lock:
+                return [Point(count, dict(labels)) for labels, count in self._counts[name].items()]
+
+        return (name, [see], *COUNTERS[name])
+
+    @staticmethod
+    def _durations(meter: Meter, what: tuple[str, str, str], bounds: tuple[float, ...]) -> metrics.Histogram:
+        return meter.create_histogram(*what, explicit_bucket_boundaries_advisory=list(bounds))
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def opened(self, node: NodeSeen) -> None:
+        with self._lock:
+            self._nodes[node.id] = node
+
+    def closed(self, node: NodeSeen) -> None:
+        with self._lock:
+            if self._nodes.pop(node.id, None) is not None:
+                self._add_sent(node, self._sent_before)
+            for key in [key for key in self._labels if key[0] == node.id]:
+                del self._labels[key]
+            self._used -= {key for key in self._used if key[0] == node.id}
+
+    def _node_label(self, id: NodeId) -> dict[str, str]:
+        node = self._nodes.get(id)
+        return {"softmutex.node": node.lasting_name if node else f"{id:x}"}
+
+    def _labels_of(self, seen: Observation) -> dict[str, str]:
+        labels = self._labels.get((seen.node, seen.mutex))
+        if labels is None:
+            node = self._nodes.get(seen.node)
+            algorithm = str(seen.values.get("algorithm") or (node.algorithm(seen.mutex) if node else ""))
+            labels = {"softmutex.name": seen.mutex, "softmutex.algorithm": algorithm, **self._node_label(seen.node)}
+            if node and algorithm:
+                self._labels[seen.node, seen.mutex] = labels
+        return labels
+
+    # --- what happened ----------------------------------------------------------------------------------------------
+
+    def _count(self, name: str, seen: Observation, by: int = 1, **more: str) -> None:
+        labels = (*self._labels_of(seen).items(), *((f"softmutex.{key}", value) for key, value in more.items()))
+        with self._lock:
+            counts = self._counts[name]
+            counts[labels] = counts.get(labels, 0) + by
+
+    def _wait_started(self, seen: Observation) -> None:
+        if (seen.node, seen.mutex) not in self._used:
+            self._used.add((seen.node, seen.mutex))
+            for name in COUNTERS:
+                if name != "softmutex.acquisitions":
+                    self._count(name, seen, 0)
+            for outcome in OUTCOMES:
+                self._count("softmutex.acquisitions", seen, 0, outcome=outcome)
+
+    def _wait_ended(self, seen: Observation) -> None:
+        outcome = str(seen.values["outcome"])
+        self._count("softmutex.acquisitions", seen, outcome=outcome)
+        self._wait.record(seconds(seen), {**self._labels_of(seen), "softmutex.outcome": outcome})
+
+    def _hold_ended(self, seen: Observation) -> None:
+        self._hold.record(seconds(seen), self._labels_of(seen))
+
+    def _generated(self, seen: Observation) -> None:
+        if seen.values["detail"] != THE_FIRST:
+            self._count("softmutex.regenerations", seen)
+
+    # --- what is looked at ------------------------------------------------------------------------------------------
+
+    def _add_sent(self, node: NodeSeen, sums: dict[Labels, int]) -> None:
+        for (mutex, kind), count in node.sent().items():
+            algorithm = node.algorithm(mutex)
+            labels = {"softmutex.name": mutex, "softmutex.algorithm": algorithm, "softmutex.node": node.lasting_name}
+            key = (*labels.items(), ("softmutex.kind", kind))
+            sums[key] = sums.get(key, 0) + count
+
+    def _see_messages(self, _: CallbackOptions) -> Iterable[Point]:
+        with self._lock:
+            sums = dict(self._sent_before)
+            for node in self._nodes.values():
+                self._add_sent(node, sums)
+        return [Point(count, dict(labels)) for labels, count in sums.items()]
+
+    def _see_members(self, _: CallbackOptions) -> Iterable[Point]:
+        with self._lock:
+            known = [(node.members(), node.lasting_name) for node in self._nodes.values()]
+        largest = {name: count for count, name in sorted(known) if count}
+        return [Point(count, {"softmutex.node": name}) for name, count in largest.items()]
+
+
+def seconds(seen: Observation) -> float:
+    return float(seen.values["seconds"])
