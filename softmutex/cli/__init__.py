@@ -31,7 +31,9 @@ BY_ENTRY_POINT = "softmutex.commands"  # the group in which an adapter registers
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("softmutex.cli.run", "run a command while holding the mutex"),
     "status": ("softmutex.cli.status", "who is there, where the token is, who waits, and for how long"),
+    "demo": (BY_ENTRY_POINT, "the FTP throttler on this machine: with and without, a table and a picture"),
     "registry": (BY_ENTRY_POINT, "the central registry, at which members of many hosts meet"),
+    "key": ("softmutex.cli.key", "make the group's key, and change it while everybody works"),
     "sim": ("softmutex.cli.sim", "the simulator: run, reproduce, compare, replay, check"),
     "bench": ("softmutex.cli.bench", "measure this machine: latency, hand-overs, messages, memory"),
     "doctor": ("softmutex.cli.doctor", "can members reach each other, do clocks and settings agree, is a key set"),
