@@ -4,6 +4,8 @@
     none, and the membership has one (local://)  ->  that one
     none at all  ->  only on this host, or with insecure=True and a warning
 
+`keyfile.py` tells how keys are changed while everybody works.
+
 The naive way, sealing where there is a key and plain text where there is none, lets one member that lost its key file
 talk in plain text to the network, and nobody notices. There is no such fall-back: a node without a key does not start
 where others could hear it.
@@ -15,6 +17,7 @@ import hashlib
 import ipaddress
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from softmutex.core.errors import ConfigError
@@ -24,6 +27,8 @@ from softmutex.runtime.config import Settings
 from softmutex.urls import split_address
 
 if TYPE_CHECKING:
+    from softmutex.runtime.keyfile import KeysInForce
+    from softmutex.runtime.node import Life
     from softmutex.runtime.sealing import Seal
 
 log = logging.getLogger("softmutex")
@@ -34,7 +39,7 @@ def group_keys(settings: Settings, membership: Membership) -> Sequence[bytes]:
     given = settings["key"]
     if isinstance(given, bytes):
         return [given]
-    file = given or settings["key_file"]
+    file = key_file(settings)
     if file is not None:
         from softmutex.runtime.sealing import read_keys
 
@@ -43,18 +48,24 @@ def group_keys(settings: Settings, membership: Membership) -> Sequence[bytes]:
     return [] if key is None else [key]
 
 
+def key_file(settings: Settings) -> Path | None:
+    given: Path | bytes | None = settings["key"]
+    file: Path | None = settings["key_file"] if given is None else None
+    return given if isinstance(given, Path) else file
+
+
 def seal_with(keys: Sequence[bytes], group: str, me: NodeId) -> Seal:
     from softmutex.runtime.sealing import KeyRing, Sealer, Unsealed  # brings `cryptography` along
 
     return Sealer(KeyRing.of(*keys), group, me) if keys else Unsealed(me)
 
 
-def rekey(seal: Seal, keys: Sequence[bytes]) -> None:
-    """Other keys, while frames go to and fro. Whether a node seals at all does not change in its life."""
-    from softmutex.runtime.sealing import KeyRing, Sealer
+def in_force(life: Life, keys: Sequence[bytes]) -> KeysInForce | None:
+    """What changes the keys of a node that seals. Whether it does so at all does not change in its life."""
+    from softmutex.runtime.keyfile import KeysInForce
+    from softmutex.runtime.sealing import Sealer
 
-    if isinstance(seal, Sealer) and keys:
-        seal.rekey(KeyRing.of(*keys))
+    return KeysInForce(life, life.seal, keys, key_file(life.settings)) if isinstance(life.seal, Sealer) else None
 
 
 def check_reach(settings: Settings, transport: Transport, keys: Sequence[bytes]) -> None:
@@ -69,7 +80,7 @@ def check_reach(settings: Settings, transport: Transport, keys: Sequence[bytes])
         return
     raise ConfigError(
         f"no group key, and {transport.address} can be reached from other hosts. Give all members the same key: "
-        "SOFTMUTEX_KEY_FILE=path or key=path ((umask 077; head -c 32 /dev/urandom | base64 > path)). Or insecure=True."
+        "SOFTMUTEX_KEY_FILE=path or key=path (softmutex key new path). Or insecure=True."
     )
 
 

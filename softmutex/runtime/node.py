@@ -112,6 +112,7 @@ class Life:
             await self.transport.open()
             keys.check_reach(self.settings, self.transport, group_keys)
             self.seal = keys.seal_with(group_keys, self.settings["group"], self.id)
+            self.keys = keys.in_force(self, group_keys)
             self.peers = Peers(self)
             self.members = self.peers.members
             self.founding = Founding(self)
@@ -198,7 +199,7 @@ class Life:
         frame = self.seal.open(datagram.payload)
         source = datagram.source
         if not isinstance(frame, Frame):
-            self._refused(frame, source)
+            self._refused(frame, datagram)
             return
         sender, receiver, mutex, message = frame
         kind = type(message)
@@ -219,9 +220,13 @@ class Life:
                     self.tell_observers(mutex, "message_received", {"kind": name})
                 self.handle(seat, event)
 
-    def _refused(self, refused: Refused, source: str) -> None:
+    def _refused(self, refused: Refused, datagram: Datagram) -> None:
         """Counted by the seal; two of the reasons are for the user to know."""
-        if refused.reason == "version":
+        source = datagram.source
+        if refused.reason == "unknown_key" and self.keys is not None and self.keys.unknown():
+            self.seal.refusals[refused.reason] -= 1  # it is not, after all
+            self.take(datagram)
+        elif refused.reason == "version":
             self.tell("version", f"{source} speaks {refused.detail}", once=f"version {source}")
         elif refused.reason == "reflected":
             self.tell("own id", f"{source} sends in the name of this node: {refused.detail}.", once="own id")
@@ -351,7 +356,8 @@ class Life:
         return seat
 
     def rekey(self, group_keys: Sequence[bytes]) -> None:
-        keys.rekey(self.seal, group_keys)
+        if self.keys is not None and group_keys:
+            self.keys.change(group_keys)
 
     # --- what the parts of the node ask of each other ---------------------------------------------------------------
 

@@ -109,12 +109,7 @@ class NodeBase:
         return self.life().statistics()
 
     def reload_keys(self) -> None:
-        """Reads the key file again: to change the group's key while everybody works.
-
-        1. Append the new key to the file of every member, and reload: all can open what it seals.
-        2. Move it to the first line everywhere, and reload: all seal with it.
-        3. Remove the old one everywhere, and reload.
-        """
+        """Reads the key file again at once. A node does so by itself within a second: see `softmutex key --help`."""
         life = self.life()
         keys = group_keys(life.settings, life.membership)
         life.loop.call_soon_threadsafe(life.rekey, keys)

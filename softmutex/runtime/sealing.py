@@ -111,13 +111,18 @@ class KeyRing:
         """`first` seals, all open. Ids follow from the keys, so that all members give the same key the same id."""
         keys: dict[int, bytes] = {}
         for key in (first, *others):
-            number = 1 + int.from_bytes(hmac.digest(key, b"softmutex key id", "sha256")) % 255
+            number = key_id(key)
             if keys.setdefault(number, key) != key:
                 raise ConfigError(f"two of these keys share the id {number}. Make the new one once more. {REMEDY}")
         return cls(keys, next(iter(keys)))
 
 
-REMEDY = "Make a key: (umask 077; head -c 32 /dev/urandom | base64 > FILE), and copy it to all members."
+def key_id(key: bytes) -> int:
+    """Follows from the key, so that all members call it the same, and tells nothing of it that would help a guess."""
+    return 1 + int.from_bytes(hmac.digest(key, b"softmutex key id", "sha256")) % 255
+
+
+REMEDY = "Make a key: softmutex key new FILE, and copy it to all members."
 
 
 def parse_key(text: str, whence: str) -> bytes:
@@ -201,6 +206,7 @@ class _Door:
     def __init__(self, me: NodeId) -> None:
         self.me = me
         self.refusals = dict.fromkeys(Refusal, 0)
+        self.key_ids: tuple[int, ...] = ()  # the one that seals first
 
     def _refuse(self, reason: Refusal, detail: str, version: int = 0) -> Refused:
         self.refusals[reason] += 1
@@ -260,6 +266,7 @@ class Sealer(_Door):
         self._keys = dict(ring.keys)
         self._ciphers: dict[tuple[int, NodeId], AESGCM] = {}
         self._use = ring.use
+        self.key_ids = (ring.use, *(number for number in ring.keys if number != ring.use))
         self._mine = self._derive(ring.use, self.me)
 
     def _derive(self, key: int, sender: NodeId) -> AESGCM:

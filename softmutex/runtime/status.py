@@ -75,6 +75,7 @@ def describe(life: Life) -> dict[str, Any]:
         "address": life.transport.address,
         "group": life.settings["group"],
         "version": own_version(),
+        "keys": life.seal.key_ids,
         "clock": seconds(life.now()),  # since 1970, as its machines see it
         "peers": statistics.peers,
         "dropped": dict(statistics.dropped),

@@ -83,12 +83,12 @@ def test_a_bad_line_is_named(tmp_path: Path):
 
 @pytest.mark.parametrize("content", [b"", b"\n# nothing\n"])
 def test_a_file_without_a_key_is_refused(tmp_path: Path, content: bytes):
-    with pytest.raises(ConfigError, match=r"has no key in it. Make a key: \(umask 077; .* > .*group.key"):
+    with pytest.raises(ConfigError, match=r"has no key in it. Make a key: softmutex key new .*group.key"):
         read_keys(key_file(tmp_path, content))
 
 
 def test_what_cannot_be_read_is_refused_at_once(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"No such file or directory.*umask 077"):
+    with pytest.raises(ConfigError, match=r"No such file or directory.*softmutex key new"):
         read_keys(tmp_path / "missing")
     with pytest.raises(ConfigError, match="Is a directory"):
         read_keys(tmp_path)
