@@ -50,8 +50,11 @@ def has_program(name: str) -> bool:
     return bool(shutil.which(name) or list(Path("/usr/lib/postgresql").glob(f"*/bin/{name}")))
 
 
+APSCHEDULER4 = "pip install --pre --target DIR 'apscheduler>=4.0.0a5', and give DIR in APSCHEDULER4_DIR"  # not beside 3
+
 # A need that is not in this table is a program.
 CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
+    "apscheduler4": (lambda: "APSCHEDULER4_DIR" in os.environ, APSCHEDULER4),
     "root": (is_root, "run pytest as root"),
     "netns": (lambda: works("unshare", "--net", "ip", "link", "set", "lo", "up"), f"as root: {INSTALL}"),
     "nft": (lambda: works("unshare", "--net", "nft", "add", "table", "inet", "probe"), f"as root: {INSTALL}"),

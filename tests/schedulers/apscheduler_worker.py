@@ -1,0 +1,62 @@
+"""A process with an APScheduler 3 (`threads` or `loop`) that runs the jobs that it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from functools import partial
+from typing import Any
+
+from apscheduler.events import EVENT_ALL, JobExecutionEvent
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+from softmutex_adapters.schedulers.apscheduler import AsyncIOSoftMutexExecutor, SoftMutexExecutor
+
+from tests.schedulers.contract import transfer
+
+
+def say(event: Any) -> None:
+    if isinstance(event, JobExecutionEvent):
+        number = event.job_id.removeprefix("job-")
+        failure = f"{type(event.exception).__name__}: {event.exception}".replace("\n", " ")
+        print("over", number, failure if event.exception else "ok" if event.code == 4096 else "missed", flush=True)
+
+
+def add(scheduler: Any, executors: dict[str, Any], make: Any, job: Any, line: str) -> None:
+    word, number, seconds, timeout_s = line.split()
+    assert word == "job"
+    if timeout_s not in executors:
+        executors[timeout_s] = make("transfers", timeout=None if timeout_s == "-" else float(timeout_s))
+        scheduler.add_executor(executors[timeout_s], timeout_s)
+    scheduler.add_job(job, args=[sys.argv[2], float(seconds)], id=f"job-{number}", executor=timeout_s)
+
+
+async def slow_transfer(log: str, seconds: float) -> None:
+    await asyncio.to_thread(transfer, log, seconds)
+
+
+async def on_a_loop() -> None:
+    scheduler = AsyncIOScheduler()
+    scheduler.add_listener(say, EVENT_ALL)
+    scheduler.start()
+    print("ready", flush=True)
+    told = partial(add, scheduler, {}, AsyncIOSoftMutexExecutor, slow_transfer)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        told(line)
+
+
+def on_threads() -> None:
+    scheduler = BackgroundScheduler()
+    scheduler.add_listener(say, EVENT_ALL)
+    scheduler.start()
+    print("ready", flush=True)
+    executors: dict[str, Any] = {}
+    for line in sys.stdin:
+        add(scheduler, executors, SoftMutexExecutor, transfer, line)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "loop":
+        asyncio.run(on_a_loop())
+    else:
+        on_threads()

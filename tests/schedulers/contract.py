@@ -1,0 +1,105 @@
+"""What every plug-in for a scheduler must do, whatever the scheduler: one suite, run against the real thing.
+
+A subclass supplies a `Site`: two workers of the scheduler as real processes, and how to give them jobs.
+A job is a transfer: it writes down when it came in and when it went out, and holds the mutex `transfers` meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+PATIENCE_S = 60.0  # for what must come in the end, on a busy machine
+
+
+class Outcome(NamedTuple):
+    ok: bool
+    says: str
+
+
+class Site(Protocol):
+    """Two workers; a job is named by its number."""
+
+    def submit(self, worker: int, seconds: float, timeout_s: float | None = None) -> int: ...
+
+    def outcome(self, job: int) -> Outcome | None:
+        """None while it is not over."""
+
+    def kill(self, worker: int) -> None:
+        """With the job that it runs, as a machine that loses power."""
+
+
+class Visit(NamedTuple):
+    begin: float
+    end: float
+
+
+def transfer(log: str, seconds: float) -> None:
+    """What the jobs of these tests do. Times of one clock for all processes of the machine."""
+    begin = time.monotonic()
+    with Path(log).open("a") as file:
+        file.write(f"in {begin}\n")
+    time.sleep(seconds)
+    with Path(log).open("a") as file:
+        file.write(f"out {begin} {time.monotonic()}\n")
+
+
+def visits(log: Path) -> list[Visit]:
+    """Those that came to their end, in order."""
+    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    return sorted(Visit(float(line[1]), float(line[2])) for line in lines if line[0] == "out")
+
+
+def is_in(log: Path) -> bool:
+    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    return bool(lines) and lines[-1][0] == "in"
+
+
+def overlaps(seen: list[Visit]) -> list[tuple[Visit, Visit]]:
+    return [(one, two) for one, two in pairwise(seen) if two.begin < one.end]
+
+
+def wait_until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, f"after {patience_s:g} s: {what}"
+        time.sleep(0.02)
+
+
+class SchedulerContract:
+    """`site` and `log` are fixtures of the subclass; `adds_s` is what the plug-in may add between two transfers."""
+
+    adds_s = 0.5  # on a machine that does other things, too; the benchmark measures what it really is
+
+    def test_ten_jobs_over_two_workers_never_overlap(self, site: Site, log: Path) -> None:
+        jobs = [site.submit(number % 2, 0.1) for number in range(10)]
+        wait_until(lambda: all(site.outcome(job) for job in jobs), "not all ten are over")
+        assert [site.outcome(job) for job in jobs if not site.outcome(job).ok] == []  # type: ignore[union-attr]
+        seen = visits(log)
+        assert len(seen) == 10
+        assert not overlaps(seen)
+
+    def test_a_killed_job_frees_the_mutex(self, site: Site, log: Path) -> None:
+        site.submit(0, 600.0)
+        wait_until(lambda: is_in(log), "the first job did not begin")
+        waiting = site.submit(1, 0.1)
+        site.kill(0)
+        wait_until(lambda: site.outcome(waiting), "nobody got the mutex of the killed one")
+        outcome = site.outcome(waiting)
+        assert outcome is not None
+        assert outcome.ok, outcome.says
+
+    def test_a_job_that_does_not_get_it_in_time_fails_the_schedulers_own_way(self, site: Site, log: Path) -> None:
+        first = site.submit(0, 3.0)
+        wait_until(lambda: is_in(log), "the first job did not begin")
+        late = site.submit(1, 0.1, timeout_s=0.3)
+        wait_until(lambda: site.outcome(late) and site.outcome(first), "they are not over")
+        assert site.outcome(first) == (True, "")
+        outcome = site.outcome(late)
+        assert outcome is not None
+        assert not outcome.ok
+        assert "AcquireTimeout" in outcome.says
+        assert len(visits(log)) == 1

@@ -1,0 +1,108 @@
+"""Dask distributed: a scheduler and two worker processes of one thread each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+from softmutex_adapters.schedulers.dask import SoftMutexPlugin, turn
+
+from tests.schedulers.contract import Outcome, SchedulerContract, Site, transfer, wait_until
+
+
+def plain(log: str, seconds: float, timeout_s: float | None) -> None:
+    with turn("transfers", timeout=timeout_s):
+        transfer(log, seconds)
+
+
+async def on_the_loop(log: str, seconds: float, timeout_s: float | None) -> None:
+    async with turn("transfers", timeout=timeout_s):
+        await asyncio.to_thread(transfer, log, seconds)
+
+
+class DaskSite:
+    def __init__(self, client: Client, log: Path, task: Any) -> None:
+        self._client = client
+        self._log = log
+        self._task = task
+        self._workers = sorted(client.scheduler_info()["workers"])
+        self._pids = client.run(os.getpid)
+        self._futures: list[Any] = []
+
+    def submit(self, worker: int, seconds: float, timeout_s: float | None = None) -> int:
+        where = [self._workers[worker]]
+        self._futures.append(
+            self._client.submit(self._task, str(self._log), seconds, timeout_s, workers=where, pure=False, retries=0)
+        )
+        return len(self._futures) - 1
+
+    def outcome(self, job: int) -> Outcome | None:
+        future = self._futures[job]
+        if not future.done():
+            return None
+        error = future.exception()
+        return Outcome(error is None, "" if error is None else f"{type(error).__name__}: {error}")
+
+    def kill(self, worker: int) -> None:
+        os.kill(self._pids[self._workers[worker]], signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def dask_client() -> Iterator[Client]:
+    os.environ["SOFTMUTEX_GROUP"] = f"dask-{os.getpid()}"
+    try:
+        with (
+            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+            Client(cluster) as client,
+        ):
+            client.register_plugin(SoftMutexPlugin())
+            yield client
+    finally:
+        del os.environ["SOFTMUTEX_GROUP"]
+
+
+class Dask(SchedulerContract):
+    task: Any
+
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> Path:
+        return tmp_path / "visits"
+
+    @pytest.fixture
+    def site(self, dask_client: Client, log: Path) -> Site:
+        wait_until(lambda: len(dask_client.scheduler_info()["workers"]) == 2, "there are not two workers")
+        return DaskSite(dask_client, log, self.task)
+
+
+class TestPlainTasks(Dask):
+    task = staticmethod(plain)
+
+
+class TestAsyncTasks(Dask):
+    task = staticmethod(on_the_loop)
+
+
+def until(sign: str) -> None:
+    with turn("transfers"):
+        Path(sign, "in").touch()
+        wait_until(lambda: Path(sign, "go").exists(), "nobody says go")
+
+
+def test_a_worker_whose_tasks_all_wait_still_works(dask_client: Client, tmp_path: Path):
+    """Its only thread is free for others while two tasks wait for their turn."""
+    wait_until(lambda: len(dask_client.scheduler_info()["workers"]) == 2, "there are not two workers")
+    one, other = sorted(dask_client.scheduler_info()["workers"])
+    holder = dask_client.submit(until, str(tmp_path), workers=[one], pure=False)
+    wait_until(lambda: (tmp_path / "in").exists(), "the first task did not begin")
+    log = str(tmp_path / "visits")
+    waiting = [dask_client.submit(plain, log, 0.1, None, workers=[other], pure=False) for _ in range(2)]
+    assert dask_client.submit(os.getpid, workers=[other], pure=False).result(timeout=60)
+    (tmp_path / "go").touch()
+    for task in (holder, *waiting):
+        task.result(timeout=60)
