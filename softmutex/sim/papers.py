@@ -3,14 +3,17 @@
     names --> exhibits --> jobs --> runs (each once) --> cells --> text or JSON, and a picture of each exhibit
 
 Everything is run by the default settings, but for what a line says. It ends with 0 where every judged cell holds,
-with 1 where one does not.
+with 1 where one does not. What is ours, and no paper's, is printed only by name: the goals of the default algorithm, as
+tables, since there many columns are to be compared.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -18,23 +21,26 @@ from pathlib import Path
 from typing import Any
 
 from softmutex.core.errors import ConfigError
-from softmutex.sim import goals, papers_000, papers_001
-from softmutex.sim.papers_cells import FULL, QUICK, Cell, Effort, Exhibit, Shown, Verdict, as_json
+from softmutex.sim import goals_table, papers_000, papers_001
+from softmutex.sim.papers_cells import FULL, QUICK, Cell, Effort, Exhibit, Shown, Table, Verdict, as_json
 from softmutex.sim.papers_runs import Runner
 from softmutex.sim.progress import bar
 
 PAPERS: dict[str, Exhibit] = {each.name: each for each in (*papers_000.EXHIBITS, *papers_001.EXHIBITS)}
-EXHIBITS: dict[str, Exhibit] = PAPERS | {each.name: each for each in goals.EXHIBITS}  # ours: only by name
+OURS: dict[str, Exhibit] = {each.name: each for each in goals_table.EXHIBITS}
+EXHIBITS: dict[str, Exhibit] = PAPERS | OURS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names", nargs="*", metavar="EXHIBIT", help=f"some of {', '.join(EXHIBITS)}; or all (default): the papers'"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    parser.add_argument("--plot", metavar="DIR", help="also draw each table and figure, as DIR/NAME.png")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs: half a minute instead of four")
-    parser.add_argument("--jobs", type=int, default=1, metavar="CORES", help="how many cores to use (default: 1)")
+    add = parser.add_argument
+    ours = "all (default): the papers'; ours: the others"
+    add("names", nargs="*", metavar="EXHIBIT", help=f"some of {', '.join(EXHIBITS)}; or {ours}")
+    add("--json", action="store_true", help="one JSON object instead of lines")
+    add("--markdown", action="store_true", help="tables in Markdown, to be kept")
+    add("--plot", metavar="DIR", help="also draw each table and figure, as DIR/NAME.png")
+    add("--quick", action="store_true", help="fewer and shorter runs: half a minute instead of four")
+    add("--jobs", type=int, default=1, metavar="CORES", help="how many cores to use (default: 1)")
+    add("--nodes", type=int, nargs="+", default=[], metavar="N", help="for wandering: which sizes of the group")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -42,16 +48,18 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.jobs < 1:
         raise ConfigError(f"--jobs is {arguments.jobs}: give the number of cores to use, 1 or more")
     directory = _prepare(arguments.plot) if arguments.plot is not None else None
-    effort = QUICK if arguments.quick else FULL
+    effort = _effort(arguments, exhibits)
     begun = time.perf_counter()
     runner = Runner(arguments.jobs)
     results: dict[str, Shown] = {}
     for exhibit in exhibits:
         with bar(exhibit.name) as runner.progress:
             shown = results[exhibit.name] = exhibit.show(effort, runner)
-        if not arguments.json:
+        if arguments.markdown:
+            sys.stdout.write(as_markdown(exhibit, shown, arguments))
+        elif not arguments.json:
             sys.stdout.write(as_text(exhibit, shown))
-            sys.stdout.flush()
+        sys.stdout.flush()
         if directory is not None:
             _draw(exhibit, shown, directory)
     wall_s = time.perf_counter() - begun
@@ -59,15 +67,31 @@ def main(arguments: argparse.Namespace) -> int:
     failed = verdicts.count(Verdict.FAIL)
     if arguments.json:
         sys.stdout.write(json.dumps(_everything(exhibits, results, effort, failed, wall_s), indent=1) + "\n")
-    else:
+    elif not arguments.markdown:
         held = verdicts.count(Verdict.OK)
         sys.stdout.write(f"{held} of {held + failed} judged cells hold ({wall_s:.0f} s, {effort.seeds} seeds)\n")
     return 1 if failed else 0
 
 
+def _effort(arguments: argparse.Namespace, exhibits: Sequence[Exhibit]) -> Effort:
+    effort = QUICK if arguments.quick else FULL
+    if not arguments.nodes:
+        return effort
+    if unsized := [exhibit.name for exhibit in exhibits if exhibit not in goals_table.EXHIBITS]:
+        raise ConfigError(
+            f"--nodes does not fit {unsized[0]}: a paper's exhibit has its own sizes. Give it with "
+            f"{' or '.join(exhibit.name for exhibit in goals_table.EXHIBITS)}"
+        )
+    if small := [nodes for nodes in arguments.nodes if nodes < 3]:
+        raise ConfigError(f"--nodes {small[0]}: give sizes of 3 or more")
+    return dataclasses.replace(effort, sizes=tuple(sorted(set(arguments.nodes))))
+
+
 def choose(names: Sequence[str]) -> list[Exhibit]:
     if not names or "all" in names:
         return list(PAPERS.values())
+    if "ours" in names:
+        return list(OURS.values())
     for name in names:
         if name not in EXHIBITS:
             near = difflib.get_close_matches(name, EXHIBITS, n=1, cutoff=0.5)
@@ -78,9 +102,43 @@ def choose(names: Sequence[str]) -> list[Exhibit]:
 
 def as_text(exhibit: Exhibit, shown: Shown) -> str:
     lines = [f"{exhibit.name}  {exhibit.title}"]
-    lines += [_line(cell) for cell in shown.cells]
+    lines += [line for table in shown.tables for line in _aligned(table)] or [_line(cell) for cell in shown.cells]
     lines += [f"  note: {note}" for note in shown.notes]
     return "\n".join(lines) + "\n\n"
+
+
+def _aligned(table: Table) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(table.head, *table.rows, strict=True)]
+
+    def line(words: Sequence[str]) -> str:
+        others = (f"{word:>{width}}" for word, width in zip(words[1:], widths[1:], strict=True))
+        return "  ".join([f"  {words[0]:<{widths[0]}}", *others]).rstrip()
+
+    return ["", f"  {table.title}", line(table.head), *map(line, table.rows)]
+
+
+def as_markdown(exhibit: Exhibit, shown: Shown, arguments: argparse.Namespace) -> str:
+    """To be kept beside the picture: with the command that makes it again, without a date."""
+    words = ["softmutex", "sim", "reproduce", exhibit.name]
+    words += ["--nodes", *map(str, arguments.nodes)] if arguments.nodes else []
+    words += ["--quick"] if arguments.quick else []
+    lines = [f"# {exhibit.title}", "", f"`{shlex.join(words)}`", ""]
+    if arguments.plot is not None:
+        lines += [f"![{exhibit.title}]({exhibit.name}.png)", ""]
+    judged = [cell.verdict for cell in shown.cells if cell.verdict is not Verdict.SHOWN]
+    tables = shown.tables or [
+        Table(
+            "",
+            ["", "paper", "measured", ""],
+            [[c.what, c.paper, _number(c.measured, c.unit), c.verdict] for c in shown.cells],
+        )
+    ]
+    for table in tables:
+        lines += [f"## {table.title}", ""] if table.title else []
+        rule = [":--", *["--:"] * (len(table.head) - 1)]
+        lines += ["| " + " | ".join(row) + " |" for row in (table.head, rule, *table.rows)] + [""]
+    lines += [f"{judged.count(Verdict.OK)} of {len(judged)} judged figures hold.", ""]
+    return "\n".join(lines + [f"- {note}" for note in shown.notes]) + "\n\n"
 
 
 def _line(cell: Cell) -> str:

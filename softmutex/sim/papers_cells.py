@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import isfinite
 from statistics import fmean, stdev
 from typing import Any
 
@@ -50,7 +51,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Series:
-    """What a picture shows of one side: `style` is bars, line, points or steps."""
+    """What a picture shows of one side: `style` is bars, line, points, steps or goal."""
 
     label: str
     xs: Sequence[float]
@@ -70,15 +71,23 @@ class Panel:
     tick_labels: Sequence[str] | None = None
     printed_x: float | None = None  # a vertical and a horizontal line for what a text says
     printed_y: float | None = None
+    log_x: bool = False
+    bottom: float | None = None  # where a logarithmic y begins
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is run. `share` shortens the papers' long runs; what is counted is scaled back."""
+    """How much is run. `share` shortens the papers' long runs; what is counted is scaled back. `sizes`: of the groups
+    for which our own goals are measured; empty: what the exhibit chooses."""
 
     seeds: int
     share: float
     transients: int
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def is_quick(self) -> bool:
+        return self.share < 1
 
     def over_seeds(self) -> range:
         return range(1, self.seeds + 1)
@@ -89,12 +98,23 @@ QUICK = Effort(seeds=3, share=0.2, transients=12)
 
 
 @dataclass(frozen=True)
+class Table:
+    """Cells in rows and columns, as text, where one line a cell would hide what is to be compared."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
 class Shown:
-    """What came of an exhibit."""
+    """What came of an exhibit. With `tables` these are printed, instead of the cells. `draw`: a picture of its own."""
 
     cells: Sequence[Cell]
     panels: Sequence[Panel]
     notes: Sequence[str] = field(default_factory=tuple)
+    tables: Sequence[Table] = field(default_factory=tuple)
+    draw: Callable[[Any], None] | None = None  # into a figure of matplotlib
 
 
 @dataclass(frozen=True)
@@ -153,7 +173,7 @@ def as_json(cell: Cell) -> dict[str, Any]:
         "cell": cell.what,
         "paper": cell.paper,
         "paper_value": cell.paper_value,
-        "measured": cell.measured,
+        "measured": cell.measured if isfinite(cell.measured) else None,
         "spread": cell.spread,
         "difference": cell.difference,
         "unit": cell.unit or "count",

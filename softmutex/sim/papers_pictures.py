@@ -24,8 +24,12 @@ def draw(title: str, shown: Shown, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.5 * len(shown.panels), 5), layout="constrained")
+    figure = Figure(figsize=(6.5 * max(2, len(shown.panels)), 5), layout="constrained")
     FigureCanvasAgg(figure)
+    if shown.draw is not None:
+        shown.draw(figure)
+        figure.savefig(path, dpi=110)
+        return
     figure.suptitle(title)
     for axes, panel in zip(figure.subplots(1, len(shown.panels), squeeze=False)[0], shown.panels, strict=True):
         _panel(axes, panel)
@@ -35,6 +39,7 @@ def draw(title: str, shown: Shown, path: Path) -> None:
 def _panel(axes: Any, panel: Panel) -> None:
     bars = [series for series in panel.series if series.style == "bars"]
     axes.set_yscale("log" if panel.log else "linear")
+    axes.set_xscale("log" if panel.log_x else "linear")
     for number, series in enumerate(panel.series):
         colour = PRINTED if series.label.startswith("printed") and bars else COLOURS[number % len(COLOURS)]
         _series(axes, series, colour, bars)
@@ -42,7 +47,7 @@ def _panel(axes: Any, panel: Panel) -> None:
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y)
     if panel.log:
-        axes.set_ylim(bottom=0.7 if bars else 0.001)
+        axes.set_ylim(bottom=panel.bottom or (0.7 if bars else 0.001))
     else:
         axes.set_ylim(bottom=-0.05 * axes.get_ylim()[1] if panel.series[0].style == "steps" else 0)
     if panel.ticks is not None:
@@ -64,12 +69,15 @@ def _series(axes: Any, series: Series, colour: str, bars: list[Series]) -> None:
             step = min((b - a for a, b in zip(series.xs, series.xs[1:], strict=False)), default=1)
             width = 0.8 * step / len(bars)
             shift = (bars.index(series) - (len(bars) - 1) / 2) * width
-            axes.bar(
-                [x + shift for x in series.xs], series.ys, width, yerr=series.errors, color=colour, label=series.label
-            )
+            places = [x + shift for x in series.xs]
+            drawn = axes.bar(places, series.ys, width, yerr=series.errors, color=colour, label=series.label)
+            if len(bars) == 1:
+                axes.bar_label(drawn, [f"{y:,.0f}" if y >= 100 else f"{y:.3g}" for y in series.ys])
         case "line":
             ys = [y or math.nan for y in series.ys] if axes.get_yscale() == "log" else series.ys
             axes.errorbar(series.xs, ys, yerr=series.errors, color=colour, label=series.label, marker=".")
+        case "goal":
+            axes.plot(series.xs, series.ys, "--", color=colour, label=series.label, linewidth=1)
         case "points":
             axes.plot(series.xs, series.ys, "x", color=colour, label=series.label, markersize=10, markeredgewidth=2)
         case _:

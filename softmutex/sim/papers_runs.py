@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from multiprocessing import get_context
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from softmutex import plugins
 from softmutex.core.events import SECOND, Instant, NodeId, Token
@@ -21,6 +21,9 @@ from softmutex.sim.faults import Fault, Kill, TokenLoss
 from softmutex.sim.run import simulate
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.tally import EPOCH, Hold
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 BIN_S = 100
 LONGEST_VISIT_S = 5.0  # a token that was seen so shortly before the end of a run was alive at its end
@@ -188,25 +191,29 @@ def stabilisations(findings: Findings, calm_s: float) -> list[float]:
 
 
 class Runner:
-    """Performs jobs, each once; on several cores where asked to."""
+    """Does pieces of work, each once; in several processes where asked to."""
 
     def __init__(self, cores: int = 1) -> None:
         self.progress: Callable[[float], None] | None = None
         self._cores = cores
-        self._done: dict[Job, Findings] = {}
+        self._done: dict[tuple[Callable[..., Any], Any], Any] = {}
 
     def perform(self, jobs: Iterable[Job]) -> list[Findings]:
-        wanted = list(jobs)
-        missing = [job for job in dict.fromkeys(wanted) if job not in self._done]
+        return self.map(perform, jobs)
+
+    def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """In the order of the items. What takes longest should come first."""
+        wanted = list(items)
+        missing = [item for item in dict.fromkeys(wanted) if (work, item) not in self._done]
         if self._cores > 1 and len(missing) > 1:
             with ProcessPoolExecutor(self._cores, mp_context=get_context("spawn")) as pool:
-                self._keep(pool.map(perform, missing), len(missing))
+                self._keep(work, missing, pool.map(work, missing))
         else:
-            self._keep(map(perform, missing), len(missing))
-        return [self._done[job] for job in wanted]
+            self._keep(work, missing, map(work, missing))
+        return [self._done[work, item] for item in wanted]
 
-    def _keep(self, results: Iterable[Findings], count: int) -> None:
-        for number, findings in enumerate(results, 1):
-            self._done[findings.job] = findings
+    def _keep(self, work: Callable[[T], R], items: Sequence[T], results: Iterable[R]) -> None:
+        for number, (item, result) in enumerate(zip(items, results, strict=True), 1):
+            self._done[work, item] = result
             if self.progress is not None:
-                self.progress(number / count)
+                self.progress(number / len(items))

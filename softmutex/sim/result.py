@@ -36,6 +36,7 @@ class Result:
     lost: int
     recoveries_ns: Sequence[int]  # from the loss of the last live token to the next grant
     outages_ns: Sequence[int]  # of these, the time in which somebody waited
+    bereft_ns: int  # the same of a loss after which nobody was granted by the end; 0: there was none
     facts: Mapping[FactKind, int]
     violations: Sequence[Violation]
     violation_count: int

@@ -155,6 +155,7 @@ def _result(world: World, settled_s: float | None, wall_s: float) -> Result:
         lost=tally.counts.lost,
         recoveries_ns=tally.counts.recoveries,
         outages_ns=tally.counts.outages,
+        bereft_ns=tally.counts.bereft,
         facts=dict(world.facts),
         violations=world.laws.violations,
         violation_count=world.laws.count,

@@ -63,6 +63,7 @@ class Counts(NamedTuple):
     lost: int
     recoveries: tuple[int, ...]
     outages: tuple[int, ...]
+    bereft: int  # how long the last loss had lasted at the end, if nobody was granted since
 
 
 class Tally:
@@ -217,5 +218,6 @@ class Tally:
             self.lost,
             tuple(self.recoveries),
             tuple(self.outages),
+            0 if self._bereft_since is None else now - self._bereft_since,
         )
         self.frozen = True
