@@ -10,7 +10,8 @@ An observer needs `notice` and nothing else. What else it may have:
                            whichever node that is: `values["baggage"]` of its `hold_started`, in hexadecimal. That is
                            how a trace context crosses the group. The first observer that has something to say is the
                            one; where nobody has, what came with the token goes on with it.
-    asleep()               True while nothing would come of telling it anything. It is asked before each wait.
+    asleep()               True while nothing would come of telling it anything. It is asked before a wait, but not
+                           more often than LOOK_EVERY; who is awake once stays awake.
     messages               which single messages it wants to be told of, for they are many: True, as where it does not
                            say; False; or some kinds
     opened(node)           a `ports.NodeSeen`, to look at whenever it likes, until closed(node)
@@ -27,7 +28,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from softmutex import plugins
-from softmutex.core.events import NodeId, Note
+from softmutex.core.events import Duration, Instant, NodeId, Note, from_seconds
 from softmutex.ports import Observation, Observer
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("softmutex")
 
 BAGGAGE_MAX = 64
+LOOK_EVERY: Duration = from_seconds(0.05)
 
 
 class Everything:
@@ -56,6 +58,7 @@ class Observers:
             self._asleep.append(brought)
         self._awake: list[Observer] = []
         self._couriers: list[Any] = []
+        self._look_at: Instant = 0
         self.of_messages: Container[str] = kinds_of(self._asleep)
         self.look()
 
@@ -75,7 +78,8 @@ class Observers:
 
     def look(self) -> bool:
         """Whether anybody listens now."""
-        if self._asleep:
+        if self._asleep and (now := self._life.now()) >= self._look_at:
+            self._look_at = now + LOOK_EVERY
             for observer in list(self._asleep):
                 if not self._ask(observer, "asleep"):
                     self._asleep.remove(observer)

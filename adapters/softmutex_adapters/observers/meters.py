@@ -28,8 +28,9 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 OUTCOMES = ("granted", "timeout", "cancelled", "closed")
 THE_FIRST = "the first one"  # what every machine says of a token that replaces none
 
+ACQUISITIONS = "softmutex.acquisitions"
 COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
-    "softmutex.acquisitions": ("{acquisition}", "Acquisitions that ended, by softmutex.outcome"),
+    ACQUISITIONS: ("{acquisition}", "Acquisitions that ended, by softmutex.outcome"),
     "softmutex.handovers": ("{handover}", "Tokens that this node passed on, and knows to have arrived"),
     "softmutex.regenerations": ("{token}", "Tokens that this node made in place of one that was gone; not the first"),
     "softmutex.discards": ("{token}", "Tokens that this node removed on purpose"),
@@ -46,13 +47,25 @@ SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800,
 LAG_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 1, 2, 5, 10, 30)
 
 
+class Line:
+    """The labels of one mutex on one node, made once."""
+
+    __slots__ = ("ended", "held", "plain", "used", "waited")
+
+    def __init__(self, held: dict[str, str]) -> None:
+        self.used = False  # by this process, not only by others of the group
+        self.held = held
+        self.waited = {outcome: {**held, "softmutex.outcome": outcome} for outcome in OUTCOMES}
+        self.plain: Labels = tuple(held.items())
+        self.ended: dict[str, Labels] = {outcome: tuple(labels.items()) for outcome, labels in self.waited.items()}
+
+
 class Meters:
     def __init__(self, provider: MeterProvider | None) -> None:
         meter = metrics.get_meter("softmutex", meter_provider=provider)
         self._lock = threading.Lock()
         self._nodes: dict[NodeId, NodeSeen] = {}
-        self._labels: dict[tuple[NodeId, str], dict[str, str]] = {}
-        self._used: set[tuple[NodeId, str]] = set()  # by this process, not only by others of the group
+        self._lines: dict[tuple[NodeId, str], Line] = {}
         self._counts: dict[str, dict[Labels, int]] = {name: {} for name in COUNTERS}
         self._sent_before: dict[Labels, int] = {}  # by nodes that are closed
         self._instruments = [meter.create_observable_counter(*self._counter(name)) for name in COUNTERS]
@@ -65,10 +78,10 @@ class Meters:
             "wait_ended": self._wait_ended,
             "hold_ended": self._hold_ended,
             "loop_lag": lambda seen: self._lag.record(seconds(seen), self._node_label(seen.node)),
-            "overrun": lambda seen: self._count("softmutex.overruns", seen),
-            FactKind.HANDED_OVER.value: lambda seen: self._count("softmutex.handovers", seen),
-            FactKind.DISCARDED.value: lambda seen: self._count("softmutex.discards", seen),
-            FactKind.OVERLAP.value: lambda seen: self._count("softmutex.overlaps", seen),
+            "overrun": lambda seen: self._count("softmutex.overruns", self._line(seen).plain),
+            FactKind.HANDED_OVER.value: lambda seen: self._count("softmutex.handovers", self._line(seen).plain),
+            FactKind.DISCARDED.value: lambda seen: self._count("softmutex.discards", self._line(seen).plain),
+            FactKind.OVERLAP.value: lambda seen: self._count("softmutex.overlaps", self._line(seen).plain),
             FactKind.GENERATED.value: self._generated,
         }
 
@@ -93,52 +106,49 @@ class Meters:
         with self._lock:
             if self._nodes.pop(node.id, None) is not None:
                 self._add_sent(node, self._sent_before)
-            for key in [key for key in self._labels if key[0] == node.id]:
-                del self._labels[key]
-            self._used -= {key for key in self._used if key[0] == node.id}
+            for key in [key for key in self._lines if key[0] == node.id]:
+                del self._lines[key]
 
     def _node_label(self, id: NodeId) -> dict[str, str]:
         node = self._nodes.get(id)
         return {"softmutex.node": node.lasting_name if node else f"{id:x}"}
 
-    def _labels_of(self, seen: Observation) -> dict[str, str]:
-        labels = self._labels.get((seen.node, seen.mutex))
-        if labels is None:
+    def _line(self, seen: Observation) -> Line:
+        line = self._lines.get((seen.node, seen.mutex))
+        if line is None:
             node = self._nodes.get(seen.node)
             algorithm = str(seen.values.get("algorithm") or (node.algorithm(seen.mutex) if node else ""))
-            labels = {"softmutex.name": seen.mutex, "softmutex.algorithm": algorithm, **self._node_label(seen.node)}
+            line = Line({"softmutex.name": seen.mutex, "softmutex.algorithm": algorithm, **self._node_label(seen.node)})
             if node and algorithm:
-                self._labels[seen.node, seen.mutex] = labels
-        return labels
+                self._lines[seen.node, seen.mutex] = line
+        return line
 
     # --- what happened ----------------------------------------------------------------------------------------------
 
-    def _count(self, name: str, seen: Observation, by: int = 1, **more: str) -> None:
-        labels = (*self._labels_of(seen).items(), *((f"softmutex.{key}", value) for key, value in more.items()))
+    def _count(self, name: str, labels: Labels, by: int = 1) -> None:
         with self._lock:
             counts = self._counts[name]
             counts[labels] = counts.get(labels, 0) + by
 
     def _wait_started(self, seen: Observation) -> None:
-        if (seen.node, seen.mutex) not in self._used:
-            self._used.add((seen.node, seen.mutex))
+        line = self._line(seen)
+        if not line.used:
+            line.used = True
             for name in COUNTERS:
-                if name != "softmutex.acquisitions":
-                    self._count(name, seen, 0)
-            for outcome in OUTCOMES:
-                self._count("softmutex.acquisitions", seen, 0, outcome=outcome)
+                for labels in line.ended.values() if name == ACQUISITIONS else [line.plain]:
+                    self._count(name, labels, 0)
 
     def _wait_ended(self, seen: Observation) -> None:
-        outcome = str(seen.values["outcome"])
-        self._count("softmutex.acquisitions", seen, outcome=outcome)
-        self._wait.record(seconds(seen), {**self._labels_of(seen), "softmutex.outcome": outcome})
+        line, outcome = self._line(seen), str(seen.values["outcome"])
+        self._count(ACQUISITIONS, line.ended[outcome])
+        self._wait.record(seconds(seen), line.waited[outcome])
 
     def _hold_ended(self, seen: Observation) -> None:
-        self._hold.record(seconds(seen), self._labels_of(seen))
+        self._hold.record(seconds(seen), self._line(seen).held)
 
     def _generated(self, seen: Observation) -> None:
         if seen.values["detail"] != THE_FIRST:
-            self._count("softmutex.regenerations", seen)
+            self._count("softmutex.regenerations", self._line(seen).plain)
 
     # --- what is looked at ------------------------------------------------------------------------------------------
 
