@@ -155,3 +155,13 @@ def test_an_empty_group_that_nobody_watches_is_idle_after_a_while():
     assert group.is_idle(FORGET_S + 1)
     group.stream_opened(lease(1))
     assert not group.is_idle(FORGET_S + 1)
+
+
+def test_who_leaves_while_another_one_dies_does_not_make_its_death_doubtful():
+    group = made(1, 2, 3)
+    for number in (1, 2, 3):
+        group.stream_opened(lease(number))
+    for number in (1, 2):
+        group.stream_broke(lease(number), 10.0)
+    group.apply({lease(2): None}, group.version + 1)
+    assert group.over(10.0 + DROPPED_S) == [lease(1)]

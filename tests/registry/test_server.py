@@ -224,7 +224,7 @@ async def test_one_connection_too_many_and_one_that_says_nothing_are_closed(
 @pytest.mark.parametrize(
     ("method", "path", "data", "wanted"),
     [
-        ("GET", "/", None, 404),
+        ("GET", "/nothing", None, 404),
         ("GET", "/v1/groups/g", None, 404),
         ("POST", "/v1/groups/g/members", None, 405),
         ("PUT", "/v1/groups/-bad-/members/" + lease(1), json.dumps(body(1)), 400),

@@ -4,6 +4,7 @@
     watch ----------->          events: the list, then what changes --> view --> watch
                          ^  lost: the next registry, then tenacity's back-off    |
                          `--- the last list stands ----------------------------- '
+    observer ---> report: POST, once a second at most, for the registry's page; never waited for, lost without harm
 
 What it decides: the registry is a notice board, and nothing stops when it burns. The naive way, a client that empties
 its list or raises when the server is gone, turns the outage of a helper into the outage of all that it helped.
@@ -26,13 +27,14 @@ import random
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen, Closed, Member
 from softmutex.urls import Url, split_address
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.client import RegistryClient, Trouble
+from softmutex_adapters.registry.reporter import Reporter
 
 if TYPE_CHECKING:
     import tenacity
@@ -46,7 +48,9 @@ BACK_OFF_S, BACK_OFF_MAX_S = 0.2, 15.0
 AGAIN_S = 0.5  # after a session that was good, within this
 DROPPED_PAUSE_S = 2.0
 RENEWALS = 3  # in the time of a lease
-COUNTERS = ("sessions", "troubles", "renewals", "lists", "lists_refused")
+LAST_REPORT_S = 0.4
+REPORT_AGAIN_S = 5.0  # after one that was not answered
+COUNTERS = ("sessions", "troubles", "renewals", "lists", "lists_refused", "reports")
 
 
 class RegistryMembership:
@@ -54,6 +58,7 @@ class RegistryMembership:
 
     `token_file` holds the bearer token, mode 0600. `public_key` is what the registry says when it starts: with it,
     lists of nobody else are taken. `ca`: what its certificate is checked with, instead of the system's authorities.
+    `report=no`: the registry's page is told nothing of the mutexes here, not even their names.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class RegistryMembership:
         token_file: str | None = None,
         public_key: str | None = None,
         ca: str | None = None,
+        report: bool = True,
     ) -> None:
         if not registries:
             raise ConfigError("registry+http:// names no registry. Write registry+http://host:9430/group.")
@@ -88,6 +94,9 @@ class RegistryMembership:
         self._refused: Trouble | None = None  # join can never work
         self._client: RegistryClient | None = None
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()
+        self.observer = Reporter(self._wake_reporting) if report else None
         self._closed = False
         self._ttl_s = 60.0
         self._wanted = 0  # the version at which we are listed
@@ -105,7 +114,8 @@ class RegistryMembership:
             found = [split_address(place.strip(), default_port=DEFAULT_PORT) for place in places.split(",") if place]
         except ValueError as error:
             parts.refuse(str(error))
-        options = {name: parts.text(name) for name in ("token_file", "public_key", "ca")}
+        options: dict[str, Any] = {name: parts.text(name) for name in ("token_file", "public_key", "ca")}
+        options["report"] = parts.flag("report", True)
         parts.finish()
         bases = [f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}" for host, port in found]
         return cls(bases, group.removesuffix("/"), **options)
@@ -190,7 +200,7 @@ class RegistryMembership:
         await self._stop()
         self._joined.clear()
         self._refused = None
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._lost_at = loop.time() if self._lost_at is None else self._lost_at
         self._task = loop.create_task(self._run(), name=f"softmutex registry: {self._group}")
 
@@ -237,11 +247,14 @@ class RegistryMembership:
 
     async def _follow(self, base: str) -> None:
         assert self._client is not None
-        renewing = None
+        beside: list[asyncio.Task[None]] = []
         is_good = False
         if self._me is not None:
             await self._renew(base)
-            renewing = asyncio.get_running_loop().create_task(self._renew_forever(base), name="softmutex lease")
+            loop = asyncio.get_running_loop()
+            beside.append(loop.create_task(self._renew_forever(base), name="softmutex lease"))
+            if self.observer is not None:
+                beside.append(loop.create_task(self._report_forever(base, self.observer), name="softmutex report"))
         try:
             async with contextlib.aclosing(self._client.follow(base, self._view.version, self._lease)) as lists:
                 async for told in lists:
@@ -259,9 +272,9 @@ class RegistryMembership:
         finally:
             if is_good:
                 self._lost_at = asyncio.get_running_loop().time()
-            if renewing is not None:
-                renewing.cancel()
-                await asyncio.gather(renewing, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     def _is_good(self, base: str) -> None:
         assert self._client is not None
@@ -315,12 +328,43 @@ class RegistryMembership:
                 self._tell(base, trouble)
                 pause_s = max(self._ttl_s / RENEWALS / 8, trouble.wait_s)
 
+    # --- the registry's page ----------------------------------------------------------------------------------------
+
+    def _wake_reporting(self) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._news.set)
+
+    async def _report_forever(self, base: str, observer: Reporter) -> None:
+        """Whatever goes wrong here is the page's loss alone, so it is counted and not told of."""
+        assert self._client is not None
+        while True:
+            self._news.clear()
+            report = observer.draw()
+            if report is None:
+                await self._news.wait()
+                continue
+            is_answered, is_known, again_s = False, True, REPORT_AGAIN_S
+            try:
+                is_known, again_s = await self._client.report(base, self._lease, report)
+                is_answered = True
+                self._counts["reports"] += 1
+            except Trouble as trouble:
+                self._counts["troubles"] += 1
+                again_s = max(again_s, trouble.wait_s)
+            finally:
+                observer.settle(answered=is_answered, known=is_known)
+            await asyncio.sleep(again_s)
+
     async def _say_leave(self, lease: str) -> None:
-        """To the first one who hears it. Where none does, the lease ends by itself."""
+        """To the first one who hears it, after the last report. Where none does, the lease ends by itself."""
         if self._client is None:
             return
+        report = self.observer.draw() if self.observer is not None else None
         for base in self._registries:
             with contextlib.suppress(Trouble):
+                if report is not None:
+                    await self._client.report(base, lease, report, LAST_REPORT_S)
                 await self._client.drop(base, lease)
                 return
 

@@ -76,6 +76,14 @@ class RegistryClient:
     async def drop(self, base: str, lease: str) -> None:
         await self._call("DELETE", base, lease, LEAVE_S, None)
 
+    async def report(self, base: str, lease: str, report: object, within_s: float = ANSWER_S) -> tuple[bool, float]:
+        """Whether this registry knew of this member before, and when it wants the next one."""
+        told = await self._call("POST", base, f"{lease}/report", within_s, report)
+        try:
+            return bool(told["known"]), min(max(float(told["again_s"]), 0.1), 3600.0)
+        except (TypeError, KeyError, ValueError):
+            raise self._nonsense(base, f"{told!r:.60}") from None
+
     async def _call(self, method: str, base: str, lease: str, within_s: float, body: object) -> Any:
         import aiohttp
 

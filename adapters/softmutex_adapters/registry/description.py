@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from softmutex_adapters.registry import wire
+from softmutex_adapters.registry import report, wire
 from softmutex_adapters.registry.guard import BODY_MAX
 
 Schema = dict[str, Any]
@@ -14,7 +14,7 @@ ERRORS = {
     400: "something in the request is not as described",
     401: "the token is missing or wrong",
     408: "the body came too slowly",
-    413: f"the body has more than {BODY_MAX} bytes",
+    413: f"the body has more than {BODY_MAX} bytes, or a report more than {report.REPORT_MAX}",
     429: "too many requests; Retry-After says when to come again",
     503: "no room for one more, or the store fails; Retry-After says when to come again",
 }
@@ -107,6 +107,7 @@ def description(has_tokens: bool) -> Schema:
             "delete": _operation("Leave", left, (400, 401, 503), closed=True),
         },
     }
+    paths |= _page(group, lease, after, wait)
     if not has_tokens:
         for operations in paths.values():
             for method in operations.keys() - {"parameters"}:
@@ -117,6 +118,31 @@ def description(has_tokens: bool) -> Schema:
         "info": {"title": "softmutex registry", "version": "1", "description": "Members of groups, with leases."},
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "paths": paths,
+    }
+
+
+def _page(group: Schema, lease: Schema, after: Schema, wait: Schema) -> dict[str, Schema]:
+    """Of viewing.py."""
+    taken = _json("taken", _of(known={"type": "boolean"}, again_s={"type": "number", "description": "wait so long"}))
+    shown = {"type": "object", "description": "all that is shown; times are ages in seconds"}
+    picture = _of(group=GROUP, version=VERSION, members=shown, mutexes={"type": "array", "items": shown})
+    return {
+        "/": _get("The page", _plain("a page", "text/html")),
+        "/ui/page.css": _get("Its looks", _plain("a style sheet", "text/css")),
+        "/ui/page.js": _get("Its script", _plain("a script", "text/javascript")),
+        "/ui/icon.svg": _get("Its icon", _plain("a picture", "image/svg+xml")),
+        "/v1/groups/{group}/picture": _get(
+            "What the page shows of a group",
+            _json("a picture", picture) | {204: {"description": "nothing is new"}},
+            parameters=[group, after, wait],
+            errors=(400, 401, 503),
+            closed=True,
+        ),
+        "/v1/groups/{group}/members/{lease}/report": {
+            "parameters": [group, lease],
+            "post": _operation("Tell what happens to the mutexes here", taken, (400, 401, 408, 413, 503), closed=True)
+            | {"requestBody": {"required": True, "content": {"application/json": {"schema": report.SCHEMA}}}},
+        },
     }
 
 

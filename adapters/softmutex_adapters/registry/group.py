@@ -29,6 +29,7 @@ from softmutex_adapters.registry.store import Entry, Stored
 
 DROPPED_S = 2.0
 CHANGES_MAX = 20_000
+FAREWELLS_MAX = 1_000
 FORGET_S = 60.0  # an empty group that nobody watches
 
 
@@ -41,6 +42,7 @@ class Group:
         self.used_at = now
         self.deadlines: dict[str, float] = {}
         self.standing: dict[str, int] = {}  # lease -> streams of it that are open
+        self.farewells: OrderedDict[str, None] = OrderedDict()  # leases that were ended by their members
         self._signer = signer
         self._by_address = {entry.member.address: lease for lease, entry in self.entries.items()}
         self._changes: OrderedDict[str, tuple[int, Entry | None]] = OrderedDict()  # in the order of their versions
@@ -67,6 +69,8 @@ class Group:
                 continue
             if known is None and entry is None:
                 continue
+            if entry is not None:
+                self.farewells.pop(lease, None)
             if known is not None:
                 self._remove(lease, known)
             if entry is not None:
@@ -74,6 +78,8 @@ class Group:
                 self._by_address[entry.member.address] = lease
             self._changes[lease] = (version, entry)
             self._changes.move_to_end(lease)
+        while len(self.farewells) > FAREWELLS_MAX:
+            self.farewells.popitem(last=False)
         while len(self._changes) > CHANGES_MAX:
             _, (self._floor, _) = self._changes.popitem(last=False)
         self.version = version
@@ -81,6 +87,7 @@ class Group:
 
     def _remove(self, lease: str, entry: Entry) -> None:
         del self.entries[lease]
+        self._dropped.pop(lease, None)  # who left says nothing about the network
         if self._by_address.get(entry.member.address) == lease:
             del self._by_address[entry.member.address]
 

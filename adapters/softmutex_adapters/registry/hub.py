@@ -26,6 +26,7 @@ import secrets
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from softmutex.ports import Member
 from softmutex_adapters.registry import wire
@@ -47,6 +48,10 @@ MEMBERS_MAX = 20_000
 GROUPS_MAX = 1_000
 
 
+class Listener(Protocol):
+    def __call__(self, group: Group, *, is_forgotten: bool = False) -> None: ...
+
+
 class Full(Exception):
     """There is no room for one more; the text says of what."""
 
@@ -61,6 +66,7 @@ class Hub:
         self.groups: dict[str, Group] = {}
         self.streams: dict[str, dict[Stream, None]] = defaultdict(dict)
         self.counts: Counter[str] = Counter()
+        self.listeners: list[Listener] = []  # told of each change of a list
         self.trouble = ""  # what is wrong with the store; "" while nothing is
         self.closing = False
         self._polls: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
@@ -152,6 +158,7 @@ class Hub:
         if self._latest(group, lease) is None:
             return group.version
         group.deadlines.pop(lease, None)
+        group.farewells[lease] = None
         self._pending.setdefault(name, {})[lease] = None
         return await self._committed(name)
 
@@ -349,7 +356,9 @@ class Hub:
         async with self._turn:
             await self.store.forget(name)
             if self.groups[name].is_idle(self.now()):
-                del self.groups[name]
+                group = self.groups.pop(name)
+                for listener in self.listeners:
+                    listener(group, is_forgotten=True)
                 self.streams.pop(name, None)
                 self._polls.pop(name, None)
                 self._set_back_at.pop(name, None)
@@ -375,6 +384,8 @@ class Hub:
                 frames[stream.version] = Stream.frame(wire.event(group.version, *told)) if told else None
             stream.tell(frames[stream.version], group.version)
         self._wake_polls(group.name)
+        for listener in self.listeners:
+            listener(group)
         self.counts["broadcasts"] += 1
         self.counts["broadcast_microseconds"] += round((time.perf_counter() - began) * 1e6)
 

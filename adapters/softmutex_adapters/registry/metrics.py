@@ -27,6 +27,7 @@ COUNTERS = {
     "set_back": "times that a store was found to be older than what clients had seen",
     "broadcasts": "times that watchers were told",
     "broadcast_microseconds": "time that telling them took",
+    "reports": "reports of members for the page",
     "refused_tokens": "requests without a right token",
     "slowed_address": "requests beyond the rate of an address",
     "slowed_group": "requests beyond the rate of a group",

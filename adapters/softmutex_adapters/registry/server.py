@@ -5,6 +5,7 @@
     GET  /v1/groups/G/members?after=V&wait=S                         the list, or what changed; waits for a change
     GET  /v1/groups/G/events?after=V&lease=L&wait=S                  the same as a stream, without an end or for S
     PUT, DELETE /v1/groups/G/members/L                               join and renew; leave
+    /  /v1/groups/G/picture  /v1/groups/G/members/L/report           the page (viewing.py)
 
 What it decides: joining and renewing are one request, with everything in it. The naive heartbeat, "I am still there",
 finds a registry that lost its store and does not know who "I" is; this one simply puts itself back.
@@ -41,6 +42,7 @@ from softmutex_adapters.registry.routes import (
 )
 from softmutex_adapters.registry.store import StoreFailed
 from softmutex_adapters.registry.streams import CATCHING_UP_MAX, Stream
+from softmutex_adapters.registry.viewing import Viewing
 
 WAIT_MAX_S = 30.0
 STREAM_MAX_S = 3600.0
@@ -54,7 +56,7 @@ log = logging.getLogger("softmutex.registry")
 
 
 class RegistryServer:
-    """Serves `hub` on a socket. `routes` may be added to before `start`: the page of the registry is one more."""
+    """Serves `hub` on a socket. `routes` may be added to before `start`."""
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class RegistryServer:
             Route("/v1/groups/{group}/members", {"GET": self._members}),
             Route("/v1/groups/{group}/events", {"GET": self._events}),
             Route("/v1/groups/{group}/members/{lease}", {"PUT": self._put, "DELETE": self._drop}),
+            *Viewing(hub).routes(),
         ]
 
     async def start(self, bound: socket, tls: ssl.SSLContext | None = None) -> None:

@@ -1,0 +1,201 @@
+"""The registry's page in a real Chromium: what people see, what screen readers are told, and what it must not do."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from softmutex_adapters.registry.guard import Tokens
+
+from softmutex import Node
+from softmutex.ports import Observation
+from tests.browser.chromium import Tab, chromium
+from tests.registry.inside import Inside, inside
+
+pytestmark = pytest.mark.needs("chromium")
+
+TOKEN = "a-token-for-the-lab-alone"
+NASTY = '<img src=x onerror="alert(1)">'
+MEMBER = """
+import asyncio, sys
+from softmutex import Node
+
+async def main():
+    async with Node(transport="udp://127.0.0.1:0", membership=sys.argv[1], name=sys.argv[2], insecure=True):
+        print("joined", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def registry(tmp_path: Path) -> AsyncIterator[Inside]:
+    async with inside(tmp_path, rate_address=10_000) as registry:
+        yield registry
+
+
+@pytest.fixture
+async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
+    async with chromium(tmp_path) as tab:
+        await tab.size(1200, 900)
+        yield tab
+
+
+def member(registry: Inside, name: str, group: str = "lab", **options: Any) -> Node:
+    membership = f"registry+http://127.0.0.1:{registry.port}/{group}"
+    return Node(transport="udp://127.0.0.1:0", membership=membership, name=name, insecure=True, **options)
+
+
+def member_item(name: str) -> str:
+    return f"[...document.querySelectorAll('#members li')].find((one) => one.innerText.includes('{name}'))"
+
+
+async def test_a_hold_a_waiter_and_the_token_appear_without_a_reload(registry: Inside, tab: Tab):
+    async with member(registry, "anna") as anna, member(registry, "bert") as bert:
+        await tab.open(f"{registry.base}/")
+        await tab.until(member_item("bert"), "members are listed")
+        await tab.ask("window.loadedOnce = true")
+        async with anna.mutex("tapes"):
+            await tab.until("document.querySelector('.now .holds')?.innerText.startsWith('anna for')", "the hold")
+            waiting = asyncio.ensure_future(hold_once(bert, "tapes"))
+            await tab.until("document.querySelector('.now .waits')?.innerText.startsWith('bert for')", "the waiter")
+            await tab.until(f"{member_item('anna')}.className == 'holding'", "the member that holds it is marked")
+            assert "anna" in await tab.text(".now > div:nth-child(3)"), "the token is where it is held"
+        await waiting
+        await tab.until("!document.querySelector('.now .holds')", "the holds end")
+        await tab.until("document.querySelectorAll('svg .span').length == 2", "both are in the timeline")
+        assert "2 acquisitions" in await tab.text("article .facts")
+        assert await tab.ask("window.loadedOnce === true"), "the page was not loaded anew"
+    assert all(address.startswith(registry.base) for address in tab.asked), "nothing comes from elsewhere"
+    assert tab.errors == []
+
+
+async def hold_once(node: Node, name: str) -> None:
+    async with node.mutex(name):
+        pass
+
+
+async def test_a_killed_member_is_shown_as_gone_and_a_leaver_as_having_left(registry: Inside, tab: Tab):
+    membership = f"registry+http://127.0.0.1:{registry.port}/lab"
+    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+    members = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", MEMBER, membership, name, **pipes)
+        for name in ("carl", "dora", "emil")
+    ]
+    try:
+        for one in members:
+            assert one.stdout is not None
+            assert await one.stdout.readline() == b"joined\n"
+        await tab.open(f"{registry.base}/#lab")
+        await tab.until("document.querySelectorAll('#members li').length == 3", "three are there")
+        members[0].kill()
+        assert members[1].stdin is not None
+        members[1].stdin.write(b"\n")
+        await tab.until(f"{member_item('carl')}.innerText.includes('fell silent')", "the killed one is gone")
+        await tab.until(f"{member_item('dora')}.innerText.includes('left')", "the leaver has left")
+        assert "here for" in await tab.ask(f"{member_item('emil')}.innerText")
+        assert (await tab.text("#members-count")).startswith("1,")
+    finally:
+        for one in members:
+            with contextlib.suppress(ProcessLookupError):
+                one.kill()
+            await one.communicate()
+
+
+async def test_tokens_that_were_made_and_overlaps_are_marked_in_the_timeline(registry: Inside, tab: Tab):
+    async with member(registry, "anna") as anna, anna.mutex("tapes"):
+        await tab.open(f"{registry.base}/#lab")
+        await tab.until("document.querySelector('svg .mark.generated')", "the token was made")
+        loss = Observation("tapes", 1, "hold_lost", {"request": 1, "reason": "overlap"})
+        anna._life.membership.observer.notice(loss)  # type: ignore[union-attr]
+        await tab.until("document.querySelector('svg .mark.lost')", "what went wrong is marked")
+        await tab.until("document.querySelector('.facts .bad')?.innerText == '1 overlap warning'", "and counted")
+        await tab.ask("document.querySelector('details').open = true")
+        said = await tab.text("details")
+        assert "a token was made (anna" in said and "may not be alone (anna, overlap)" in said
+
+
+async def test_what_members_call_themselves_is_text_and_nothing_else(registry: Inside, tab: Tab):
+    async with member(registry, NASTY) as node, member(registry, "'\"><script>alert(2)</script>"):
+        async with (
+            node.mutex("<svg onload=alert(3)>"),
+            node.mutex("</title><iframe srcdoc='<script>alert(4)</script>'>"),
+        ):
+            await tab.open(f"{registry.base}/#lab")
+            await tab.until("document.querySelectorAll('.now .holds').length == 2", "they are shown")
+            seen = await tab.text()
+            assert NASTY in seen and "<svg onload=alert(3)>" in seen and "<iframe" in seen
+            made = await tab.ask(
+                "document.querySelectorAll('#picture img, iframe, #picture script, [onerror], [onload]').length"
+            )
+            assert (made, tab.dialogs, tab.errors) == (0, [], [])
+        with pytest.raises(AssertionError, match="TrustedHTML"):
+            await tab.ask("document.body.innerHTML = '<b>markup from text</b>'")
+
+
+async def test_everything_has_a_name_for_those_who_do_not_see_it(registry: Inside, tab: Tab):
+    async with member(registry, "anna") as anna, anna.mutex("tapes"):
+        await tab.open(f"{registry.base}/#lab")
+        await tab.until("document.querySelector('.now .holds')", "it is held")
+        names = await tab.names()
+    for role in ("image", "heading", "region", "listitem", "article", "list", "graphics-symbol", "DisclosureTriangle"):
+        found = [name for kind, name in names if kind == role]
+        assert found and all(name.strip() for name in found), f"{role}: {found}"
+    assert ("listitem", "anna: holds tapes") in names
+    assert any(name.startswith("Timeline of tapes: ") and "1 hold by 1 member" in name for _, name in names)
+    assert any(name.startswith("Wait times: 1 time, half under") for _, name in names)
+    assert await tab.ask("document.documentElement.lang") == "en"
+
+
+async def test_a_token_is_asked_for_and_goes_into_no_address(tmp_path: Path, tab: Tab):
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text(TOKEN)
+    async with inside(tmp_path, tokens=Tokens([f"lab {TOKEN}"])) as registry:
+        membership = f"registry+http://127.0.0.1:{registry.port}/lab?token_file={tmp_path / 'token'}"
+        async with Node(transport="udp://127.0.0.1:0", membership=membership, name="anna", insecure=True):
+            await tab.open(f"{registry.base}/")
+            await tab.until("!document.querySelector('#login').hidden", "it asks for the token")
+            names = await tab.names()
+            assert {("textbox", "Group"), ("textbox", "Token"), ("button", "Look")} <= set(names)
+            await log_in(tab, "lab", "a-wrong-one-of-somebody")
+            await tab.until("document.querySelector('#login-why').innerText.includes('refuses')", "not with this one")
+            assert "anna" not in await tab.text()
+            await log_in(tab, "lab", TOKEN)
+            await tab.until(member_item("anna"), "and shows the group")
+    assert not [address for address in tab.asked if TOKEN in address or "wrong" in address]
+
+
+async def log_in(tab: Tab, group: str, token: str) -> None:
+    for field, text in (("group", group), ("token", token)):
+        await tab.ask(f"document.querySelector('#login-{field}').value = '{text}'")
+    await tab.ask("document.querySelector('#login').requestSubmit()")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_it_can_be_read_on_a_phone_by_day_and_night(registry: Inside, tab: Tab, dark: bool):
+    await tab.size(360, 740, dark=dark)
+    long = "a-long-name-without-any-place-to-break-it-" * 2
+    async with member(registry, long) as one, one.mutex("nightly" * 9):
+        await tab.open(f"{registry.base}/#lab")
+        await tab.until("document.querySelector('.now .holds')", "it is shown")
+        assert await tab.ask("document.documentElement.scrollWidth") <= 360, "nobody has to scroll sideways"
+        shades = await tab.ask("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+        assert (max(shades) < 80) is dark
+        letters = "[...document.querySelectorAll('svg text')].map((one) => one.getBoundingClientRect().height)"
+        assert await tab.ask(f"Math.min(...{letters})") > 9, "small print would be too small"
+
+
+async def test_a_registry_that_is_gone_is_said_and_found_again(tmp_path: Path, tab: Tab):
+    async with inside(tmp_path) as registry:
+        await tab.open(f"{registry.base}/#lab")
+        await tab.until("document.querySelector('#pulse').className == 'live'", "it is there")
+        port = registry.port
+    await tab.until("document.querySelector('#pulse').className == 'lost'", "it is gone")
+    assert "tries again" in await tab.text("#trouble")
+    async with inside(tmp_path, port=port):
+        await tab.until("document.querySelector('#pulse').className == 'live'", "it is back")
+        await tab.until("document.querySelector('#trouble').hidden", "and nothing is wrong")
