@@ -1,7 +1,7 @@
 """`etcd://host:2379,host2:2379`: several registries on an etcd that is there already, by its JSON gateway over HTTP.
 
 What it decides: a commit is a transaction that holds only while the version is still the one that was read; whoever
-comes second reads again. The gateway needs no client library: keys and values are base 64, revisions are text.
+comes second reads again.
 
     softmutex/versions/G          the version; what registries watch
     softmutex/members/G/LEASE     [number, member]; the number is that of joining
@@ -9,41 +9,33 @@ comes second reads again. The gateway needs no client library: keys and values a
     softmutex/secrets/NAME
 
 A transaction of etcd has 128 operations at most, so a change of more members is several, each with its own version.
-`?tls=true&ca=FILE` for TLS. Users and passwords of etcd are not supported: let the network or certificates decide.
+`?tls=true&ca=FILE` for TLS.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import json
-import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from typing import Any, Self
-
-import aiohttp
+from typing import Self
 
 from softmutex.core.errors import ConfigError
 from softmutex.urls import Url, join_address, split_address
+from softmutex_adapters.registry.etcd_gateway import Gateway, Json, at, plain, put, under
 from softmutex_adapters.registry.redis_store import from_json, to_json
 from softmutex_adapters.registry.store import INSTANCE_LIVES_S, Committed, Entry, Stored, StoreFailed, next_version
 
-PREFIX = "softmutex/"
-PATIENCE_S = 3.0
 CHANGES_MAX = 100
 RIVALS_MAX = 100
-Json = dict[str, Any]
 
 
 class EtcdStore:
     shared = True
 
     def __init__(self, endpoints: list[str], *, ca: str | None = None) -> None:
-        self._endpoints = endpoints  # the first one is asked; who fails goes to the end
-        self._ca = ca
-        self._session: aiohttp.ClientSession | None = None
+        self._gateway = Gateway(endpoints, ca=ca)
         self._own: deque[tuple[str, int]] = deque(maxlen=1000)
         self._watch: AsyncGenerator[str, None] | None = None
         self._next: asyncio.Future[str] | None = None
@@ -61,19 +53,16 @@ class EtcdStore:
         return cls([f"{scheme}://{join_address(*place)}" for place in found], ca=ca)
 
     async def open(self) -> None:
-        trusted = ssl.create_default_context(cafile=self._ca) if self._ca else True
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=trusted), timeout=aiohttp.ClientTimeout(total=PATIENCE_S)
-        )
+        self._gateway.open()
         await self.groups()
 
     async def groups(self) -> list[str]:
-        found = await self._call("kv/range", {**under("versions/"), "keys_only": True})
+        found = await self._gateway.call("kv/range", {**under("versions/"), "keys_only": True})
         return sorted(plain(row["key"]).rpartition("/")[2] for row in found.get("kvs", []))
 
     async def read(self, group: str) -> Stored | None:
         wanted = [{"request_range": {"key": at(f"versions/{group}")}}, {"request_range": under(f"members/{group}/")}]
-        found = await self._call("kv/txn", {"success": wanted})
+        found = await self._gateway.call("kv/txn", {"success": wanted})
         version, rows = (answer["response_range"].get("kvs", []) for answer in found["responses"])
         if not version:
             return None
@@ -92,7 +81,7 @@ class EtcdStore:
     async def _commit(self, group: str, changes: Mapping[str, Entry | None], at_least: int) -> Committed:
         key = at(f"versions/{group}")
         for _ in range(RIVALS_MAX):
-            rows = (await self._call("kv/range", {"key": key})).get("kvs", [])
+            rows = (await self._gateway.call("kv/range", {"key": key})).get("kvs", [])
             previous, revision = (int(plain(rows[0]["value"])), rows[0]["mod_revision"]) if rows else (0, "0")
             version = next_version(previous, at_least)
             acts: list[Json] = [put(f"versions/{group}", str(version))]
@@ -104,35 +93,33 @@ class EtcdStore:
                     acts.append(put(name, json.dumps([version, number, to_json(entry)])))
             unless = {"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision}
             self._own.append((group, version))  # before the watch can tell of it
-            if (await self._call("kv/txn", {"compare": [unless], "success": acts})).get("succeeded"):
+            if (await self._gateway.call("kv/txn", {"compare": [unless], "success": acts})).get("succeeded"):
                 return Committed(previous, version)
             self._own.pop()
-        raise StoreFailed(f"etcd at {self._endpoints[0]}: other registries change {group!r} all the time. Try again.")
+        raise StoreFailed(f"etcd at {self._gateway.where}: other registries change {group!r} all the time. Try again.")
 
     async def forget(self, group: str) -> None:
         empty = {**under(f"members/{group}/"), "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
         drop = {"request_delete_range": {"key": at(f"versions/{group}")}}
-        await self._call("kv/txn", {"compare": [empty], "success": [drop]})
+        await self._gateway.call("kv/txn", {"compare": [empty], "success": [drop]})
 
     async def offer(self, name: str, value: bytes) -> bytes:
         key = at(f"secrets/{name}")
         absent = {"key": key, "target": "CREATE", "result": "EQUAL", "create_revision": "0"}
         act = {"request_put": {"key": key, "value": base64.b64encode(value).decode()}}
-        await self._call("kv/txn", {"compare": [absent], "success": [act]})
-        found = await self._call("kv/range", {"key": key})
+        await self._gateway.call("kv/txn", {"compare": [absent], "success": [act]})
+        found = await self._gateway.call("kv/range", {"key": key})
         return base64.b64decode(found["kvs"][0]["value"])
 
     async def beat(self, instance: str) -> frozenset[str]:
-        lease = (await self._call("lease/grant", {"TTL": str(int(INSTANCE_LIVES_S))}))["ID"]
-        await self._call("kv/put", {**put(f"instances/{instance}", "")["request_put"], "lease": lease})
-        found = await self._call("kv/range", {**under("instances/"), "keys_only": True})
+        lease = (await self._gateway.call("lease/grant", {"TTL": str(int(INSTANCE_LIVES_S))}))["ID"]
+        await self._gateway.call("kv/put", {**put(f"instances/{instance}", "")["request_put"], "lease": lease})
+        found = await self._gateway.call("kv/range", {**under("instances/"), "keys_only": True})
         return frozenset(plain(row["key"]).rpartition("/")[2] for row in found["kvs"])
 
     async def aclose(self) -> None:
         await self._stop_watching()
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._gateway.aclose()
 
     # --- watching ---------------------------------------------------------------------------------------------------
 
@@ -154,22 +141,14 @@ class EtcdStore:
 
     async def _changes(self) -> AsyncGenerator[str, None]:
         """ "" once it watches, then the names of groups that others have changed."""
-        session, body = self._opened(), {"create_request": under("versions/")}
-        patience = aiohttp.ClientTimeout(total=None, sock_connect=PATIENCE_S)
-        with self._explained():
-            async with session.post(f"{self._endpoints[0]}/v3/watch", json=body, timeout=patience) as answer:
-                rest = b""
-                async for data in answer.content.iter_any():
-                    *lines, rest = (rest + data).split(b"\n")
-                    for line in lines:
-                        told = json.loads(line).get("result", {})
-                        if told.get("created"):
-                            yield ""
-                        for event in told.get("events", []):
-                            group = plain(event["kv"]["key"]).rpartition("/")[2]
-                            version = int(plain(event["kv"].get("value", "")) or 0)
-                            if (group, version) not in self._own:
-                                yield group
+        async for events in self._gateway.watch(under("versions/")):
+            if not events:
+                yield ""
+            for event in events:
+                group = plain(event["kv"]["key"]).rpartition("/")[2]
+                version = int(plain(event["kv"].get("value", "")) or 0)
+                if (group, version) not in self._own:
+                    yield group
 
     async def _stop_watching(self) -> None:
         watch, self._watch = self._watch, None
@@ -180,65 +159,8 @@ class EtcdStore:
         if watch is not None:
             await watch.aclose()
 
-    # --- asking -----------------------------------------------------------------------------------------------------
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            raise StoreFailed("etcd is not open.")
-        return self._session
-
-    async def _call(self, what: str, body: Json) -> Json:
-        """Of the first endpoint that answers. A commit that was made though its answer was lost is found by reading."""
-        session = self._opened()
-        for is_last in [False] * (len(self._endpoints) - 1) + [True]:
-            with contextlib.suppress(*() if is_last else (StoreFailed,)), self._explained():
-                async with session.post(f"{self._endpoints[0]}/v3/{what}", json=body) as answer:
-                    told: Json = await answer.json()
-                    if answer.status == 200:
-                        return told
-                    said = str(told.get("message") or told.get("error"))[:200]
-                    raise StoreFailed(f"etcd at {self._endpoints[0]}: {said}. {remedy(said)}")
-        raise StoreFailed("etcd: no endpoint answers.")
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        where = self._endpoints[0]
-        try:
-            yield
-        except (aiohttp.ClientError, OSError, ValueError, KeyError) as error:
-            self._endpoints.append(self._endpoints.pop(0))
-            if isinstance(error, StoreFailed):
-                raise
-            said = str(error) or type(error).__name__
-            raise StoreFailed(f"etcd at {where}: {said}. Start it, or see what is between.") from error
-
-
-def remedy(said: str) -> str:
-    if "space exceeded" in said:
-        return "Compact and defragment it, or raise its quota."
-    if "auth" in said or "permission" in said:
-        return "Users of etcd are not supported; let its network or certificates decide."
-    return "Its log says more; the registry goes on trying."
-
 
 def pieces(changes: Mapping[str, Entry | None]) -> Iterator[dict[str, Entry | None]]:
     items = list(changes.items())
     for start in range(0, len(items), CHANGES_MAX):
         yield dict(items[start : start + CHANGES_MAX])
-
-
-def at(name: str) -> str:
-    return base64.b64encode(f"{PREFIX}{name}".encode()).decode()
-
-
-def under(name: str) -> Json:
-    """The range of all keys that begin with `name`, which ends with a slash; '0' comes after it."""
-    return {"key": at(name), "range_end": at(f"{name[:-1]}0")}
-
-
-def put(name: str, value: str) -> Json:
-    return {"request_put": {"key": at(name), "value": base64.b64encode(value.encode()).decode()}}
-
-
-def plain(text: str) -> str:
-    return base64.b64decode(text).decode()

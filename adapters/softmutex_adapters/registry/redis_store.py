@@ -69,22 +69,7 @@ class RedisStore:
         return cls(url)
 
     async def open(self) -> None:
-        try:
-            import redis.asyncio as client
-            from redis.asyncio.retry import Retry
-            from redis.backoff import NoBackoff
-        except ImportError as error:
-            raise ConfigError(f"--store {self._url}: {error}. Run: pip install 'softmutex[redis]'.") from None
-        try:
-            self._redis = client.Redis.from_url(
-                self._url,
-                socket_timeout=PATIENCE_S,
-                socket_connect_timeout=PATIENCE_S,
-                retry=Retry(NoBackoff(), 1),
-                decode_responses=False,
-            )
-        except ValueError as error:
-            raise ConfigError(f"--store {self._url}: {error}. Write redis://host:6379/0.") from None
+        self._redis = connect(f"--store {self._url}", self._url)
         await self._do(lambda redis: redis.ping())
 
     async def groups(self) -> list[str]:
@@ -172,6 +157,27 @@ class RedisStore:
             ) from error
 
 
+def connect(asked: str, url: str, **options: Any) -> Any:
+    """A client of redis-py. `asked`: what the user wrote, for errors."""
+    try:
+        import redis.asyncio as client
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+    except ImportError as error:
+        raise ConfigError(f"{asked}: {error}. Run: pip install 'softmutex[redis]'.") from None
+    try:
+        return client.Redis.from_url(
+            url,
+            socket_timeout=PATIENCE_S,
+            socket_connect_timeout=PATIENCE_S,
+            retry=Retry(NoBackoff(), 1),
+            decode_responses=False,
+            **options,
+        )
+    except ValueError as error:
+        raise ConfigError(f"{asked}: {error}. Write redis://host:6379/0.") from None
+
+
 def remedy(said: str) -> str:
     if "OOM" in said or "MISCONF" in said:
         return "Give it more memory or disk."
@@ -179,7 +185,7 @@ def remedy(said: str) -> str:
         return "This is a replica: name the one that takes writes."
     if "auth" in said.lower() or "NOPERM" in said:
         return "Write redis://user:password@host:6379/0."
-    return "Start it, or see what is between; the registry goes on trying."
+    return "Start it, or see what is between; it is tried again."
 
 
 def to_json(entry: Entry) -> str:
