@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from softmutex.cli.benching import contended, crowd, footprint, hop
+from softmutex.cli.benching import contended, crowd, footprint, hop, recovery
 from softmutex.cli.benching.servers import NotInstalled
 
 Report = dict[str, Any]
@@ -81,6 +81,7 @@ PARTS: dict[str, tuple[str, Callable[[bool], Coroutine[Any, Any, list[Report]]]]
     "contended": ("four processes of clients, beside PostgreSQL and Redis", contention),
     "footprint": ("memory and processor of nodes that do little", costs),
     "start": ("import, and what `softmutex run` adds to a command, beside flock", starts),
+    "recovery": ("after processes die, stop or are cut off: until the next one is in", recovery.measure_recovery),
     "crowd": ("many nodes at once, each gets its turn", crowds),
 }
 

@@ -1,0 +1,49 @@
+"""`softmutex bench`: what the outside observer of `bench recovery` makes of what the processes say."""
+
+from pathlib import Path
+
+from softmutex.cli.benching.crew import Crew, Event, Member, Stay, overlaps_of
+from softmutex.cli.benching.recovery import kill_holder, local_nodes, measure, quantile
+
+
+def member_that_said(*events: tuple[float, str]) -> Member:
+    member = Crew([{}]).members[0]
+    member.log = [Event(at=at, what=what) for at, what in events]
+    return member
+
+
+def test_overlaps_are_timed_counted_and_compared_with_what_was_told():
+    stays = [Stay(0.0, 4.0, False), Stay(3.0, 5.0, True), Stay(6.0, 9.0, False), Stay(7.0, 8.0, False)]
+    assert overlaps_of(stays) == (2.0, 2, 1)
+
+
+def test_holds_that_follow_each_other_do_not_overlap():
+    assert overlaps_of([Stay(0.0, 1.0, False), Stay(1.0, 2.0, False)]) == (0.0, 0, 0)
+
+
+def test_a_killed_process_ends_its_hold_and_takes_its_request_along():
+    member = member_that_said((1.0, "asked"), (2.0, "in"), (2.5, "killed"), (3.0, "asked"), (3.5, "killed"))
+    assert member.stays() == [Stay(2.0, 2.5, False)]
+    assert member.unanswered() == 0
+
+
+def test_a_request_of_a_living_process_that_came_to_nothing_is_lost():
+    assert member_that_said((1.0, "asked"), (2.0, "in"), (3.0, "out"), (4.0, "asked")).unanswered() == 1
+
+
+def test_the_longest_time_with_nobody_in_is_found_within_bounds_only():
+    crew = Crew([{}])
+    said = [(0.0, "in"), (1.0, "out"), (5.0, "in"), (6.0, "out"), (8.0, "in"), (9.0, "out")]
+    crew.members[0].log = [Event(at=at, what=what) for at, what in said]
+    assert crew.longest_gap(5.5, 10.0) == 2.0
+
+
+def test_a_share_of_few_values_is_one_of_them():
+    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert quantile([1.0], 0.9) == 1.0
+
+
+async def test_a_row_of_the_table_comes_from_real_processes(no_leaks: None, tmp_path: Path):
+    row = await measure("holder killed", Crew(local_nodes(3, f"{tmp_path}/runtime")), kill_holder, 1)
+    assert 0 < row["recovery_max_s"] < 60
+    assert row["trials"] == 1 and row["lost"] == 0
