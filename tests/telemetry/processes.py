@@ -116,7 +116,8 @@ class Receiver:
 
 
 def pid_of(resource: Any) -> int:
-    return int(next(each.value.int_value for each in resource.resource.attributes if each.key == "process.pid"))
+    """0 where it does not say."""
+    return sum(int(each.value.int_value) for each in resource.resource.attributes if each.key == "process.pid")
 
 
 def taken(kept: queue.SimpleQueue[tuple[int, Any]]) -> list[tuple[int, Any]]:
