@@ -362,12 +362,16 @@ class Registrar:
             self.desk.post(to, Bequest(first, tickets[:QUEUE]))
             tickets = tickets[QUEUE:]
         while tickets:
-            self.desk.post(to, Bequest(None, tickets[:QUEUE]))
+            self.desk.post(to, Bequest(places[-1] if places else None, tickets[:QUEUE]))
             tickets = tickets[QUEUE:]
 
     def bequeathed(self, bequest: Bequest) -> None:
+        """From the home before us, in order; or, without a place, given back by a holder: those had come to the head of
+        the register, and go there again. At its end they would wait for another round."""
         place = bequest.place
-        if place is not None and self.desk.learn(place):
+        if place is None:
+            self.ready = {**dict(bequest.tickets), **self.ready}
+        elif self.desk.learn(place):
             post = self.posts.setdefault(place.slot, Post(place))
             post.place = place
             self._watch(post, GRACE)
