@@ -1,4 +1,4 @@
-"""vsftpd behind a link of so many Mbit/s: two hosts as network namespaces, a cable between them, the kernel's own `tbf`.
+"""vsftpd behind a link of so many Mbit/s: two hosts as network namespaces, a cable, the kernel's own `tbf`.
 
     clients 10.77.1.2 ====== tbf ====== 10.77.1.1 server, vsftpd
 

@@ -67,7 +67,6 @@ def test_who_takes_turns_all_get_their_file_in_time_and_who_does_not_mostly_thro
     turns = [SOFTMUTEX, "run", "-q", "-n", "ftp", "--slots", str(SLOTS), "--"]
     together = fetch_all(way, [], environ)
     in_turn = fetch_all(way, turns, environ)
-    print(f"together {together}, in turn {in_turn}")
-    assert in_turn.finished == CLIENTS
+    assert in_turn.finished == CLIENTS, in_turn
     assert in_turn.goodput_mbit_s >= 3 * together.goodput_mbit_s
     assert in_turn.wasted * 10 < together.wasted

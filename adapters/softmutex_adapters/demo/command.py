@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from softmutex.core.errors import ConfigError
-from softmutex_adapters.demo.plan import SCENARIOS, STAGES, Plan
+from softmutex_adapters.demo.plan import SCENARIOS, Plan
 from softmutex_adapters.demo.run import Demo, DemoFailed
 from softmutex_adapters.demo.screen import Screen
 from softmutex_adapters.demo.summary import sentences, table
@@ -76,10 +76,10 @@ def main(arguments: argparse.Namespace) -> int:
     check_report(arguments.report)
     screen = Screen(plan, sys.stderr)
     with tempfile.TemporaryDirectory(prefix="softmutex-demo-") as directory:
-        demo = Demo(plan, directory, arguments.port, screen.news)
+        demo = Demo(plan, directory, screen.news)
         code = 0
         try:
-            asyncio.run(until_told(demo))
+            asyncio.run(until_told(demo, arguments.port))
         except (KeyboardInterrupt, Stopped):
             code = INTERRUPTED
         except DemoFailed as error:
@@ -151,9 +151,9 @@ class Stopped(Exception):
     """By SIGTERM."""
 
 
-async def until_told(demo: Demo) -> None:
+async def until_told(demo: Demo, port: int) -> None:
     """SIGTERM ends it as Ctrl-C does: asyncio sees to that one itself."""
-    work = asyncio.ensure_future(demo.run(list(STAGES)))
+    work = asyncio.ensure_future(demo.run(port))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
     try:
         await work

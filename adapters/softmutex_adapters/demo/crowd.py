@@ -45,6 +45,7 @@ TOGETHER_S = 20.0
 class Orders:
     plan: dict[str, Any]
     stage: str
+    host: str
     port: int
     directory: str  # in which the subscribers of a coordinated run find each other
     go: int
@@ -106,6 +107,7 @@ class Subscriber:
             await readable(self.orders.go)
             await asyncio.sleep(starts_after_s)
             self.tell("end", ok=await self.fetch(gate))
+            await asyncio.Event().wait()  # a subscriber stays one: the next file will come
 
     async def gate(self, stack: AsyncExitStack) -> Any:
         """What is entered before each transfer."""
@@ -145,7 +147,7 @@ class Subscriber:
         client = aioftp.Client(socket_timeout=SILENCE_S, connection_timeout=SILENCE_S)
         try:
             async with asyncio.timeout(self.plan.deadline_s or None):
-                await client.connect("127.0.0.1", self.orders.port)
+                await client.connect(self.orders.host, self.orders.port)
                 await client.login()
                 async with client.download_stream(FILE) as stream:
                     async for block in stream.iter_by_block(65_536):
@@ -165,13 +167,13 @@ class Subscriber:
 
 
 async def live(number: int, orders: Orders) -> None:
+    """Until the run is over, which is when the life line ends. Then there is nobody left to hand anything over to."""
     work = asyncio.ensure_future(Subscriber(number, orders).run())
     life_line = asyncio.ensure_future(readable(0))
     await asyncio.wait({work, life_line}, return_when=asyncio.FIRST_COMPLETED)
-    if not work.done():
-        os._exit(1)  # there is nobody left to hand anything over to, or to tell
-    life_line.cancel()
-    work.result()
+    if work.done():
+        work.result()
+    os._exit(0)
 
 
 def main(text: str) -> int:

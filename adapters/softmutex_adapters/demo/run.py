@@ -15,18 +15,17 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
-from softmutex_adapters.demo.plan import FILE, Plan
+from softmutex_adapters.demo.plan import FILE, STAGES, Plan
 from softmutex_adapters.demo.tally import Tally
 
 READY_S = 60.0
 SAID = "stderr"
-SETTLED_S = 30.0  # from the last one's end to the end of its process: nodes leave their group
 
 
 class DemoFailed(Exception):
@@ -38,10 +37,13 @@ def write_into(path: Path) -> BinaryIO:
 
 
 @asynccontextmanager
-async def process(*words: str, pass_fds: tuple[int, ...] = (), cwd: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def process(
+    *words: str, within: Sequence[str] = (), pass_fds: tuple[int, ...] = (), cwd: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """A Python of ours with a life line, without the user's softmutex settings: they are for the user's own groups."""
     with write_into(Path(cwd, SAID)) as said:
         child = await asyncio.create_subprocess_exec(
+            *within,
             sys.executable,
             "-m",
             *words,
@@ -70,10 +72,13 @@ def last_words(cwd: str) -> str:
 class Demo:
     """`tallies` has what was measured so far, whenever one looks."""
 
-    def __init__(self, plan: Plan, directory: str, port: int, news: Callable[[Tally], None]) -> None:
+    def __init__(
+        self, plan: Plan, directory: str, news: Callable[[Tally], None], *, within: Sequence[str] = ()
+    ) -> None:
+        """`within`: what a command is preceded by, to run where the subscribers live (`ip netns exec ...`)."""
         self.plan = plan
         self.tallies: list[Tally] = []
-        self._directory, self._port, self._news = directory, port, news
+        self._directory, self._news, self._within = directory, news, within
 
     def _served(self) -> str:
         """A directory with one file in it."""
@@ -82,17 +87,19 @@ class Demo:
         (served / FILE).write_bytes(os.urandom(self.plan.size))
         return str(served)
 
-    async def run(self, stages: list[str]) -> None:
-        words = ("softmutex_adapters.demo.server", self.plan.to_json(), self._served(), str(self._port))
+    async def run(self, port: int) -> None:
+        """All stages, with a server of our own; port 0: any that is free."""
+        words = ("softmutex_adapters.demo.server", self.plan.to_json(), self._served(), str(port))
         async with process(*words, cwd=self._directory) as server:
             assert server.stdout is not None
-            port = await server.stdout.readline()
-            if not port:
+            told = await server.stdout.readline()
+            if not told:
                 raise DemoFailed(f"the FTP server did not start: {last_words(self._directory)}")
-            for stage in stages:
-                await self._stage(stage, int(port))
+            for stage in STAGES:
+                await self.stage(stage, "127.0.0.1", int(told))
 
-    async def _stage(self, stage: str, port: int) -> None:
+    async def stage(self, stage: str, host: str, port: int) -> None:
+        """One of the three, with a server that is there."""
         tally = Tally(self.plan, stage)
         self.tallies.append(tally)
         waits_for_go, go = os.pipe()
@@ -102,6 +109,7 @@ class Demo:
             orders = {
                 "plan": asdict(self.plan),
                 "stage": stage,
+                "host": host,
                 "port": port,
                 "directory": self._directory,
                 "go": waits_for_go,
@@ -109,7 +117,9 @@ class Demo:
                 "give": give,
             }
             words = ("softmutex_adapters.demo.crowd", json.dumps(orders))
-            async with process(*words, pass_fds=(waits_for_go, take, give), cwd=self._directory) as crowd:
+            async with process(
+                *words, within=self._within, pass_fds=(waits_for_go, take, give), cwd=self._directory
+            ) as crowd:
                 async with asyncio.timeout(READY_S):
                     await self._listen(crowd, tally, lambda: tally.ready == self.plan.clients)
                 os.close(go)
@@ -117,8 +127,6 @@ class Demo:
                 await self._listen(crowd, tally, lambda: all(client.ended for client in tally.clients))
                 tally.complete = True
                 self._news(tally)
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(crowd.wait(), SETTLED_S)
         finally:
             for descriptor in (waits_for_go, go, take, give):
                 if descriptor >= 0:

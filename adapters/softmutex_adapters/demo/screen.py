@@ -50,10 +50,9 @@ def name_of(plan: Plan, stage: str) -> str:
 
 def result(tally: Tally) -> str:
     seen = tally.figures()
-    return (
+    return ("" if tally.complete else "interrupted; ") + (
         f"{seen['finished']} of {seen['clients']} finished in {seen['makespan_s']:.1f} s, "
         f"{seen['goodput_mbit_s']:.1f} Mbit/s, {seen['wasted_bytes'] / MEGA:.0f} MB thrown away"
-        + ("" if tally.complete else " (interrupted)")
     )
 
 

@@ -64,9 +64,11 @@ class Tally:
         self.clients = [Client() for _ in range(plan.clients)]
         self.ready = 0
         self.complete = False  # to the end, not interrupted
+        self.ended = 0.0  # the last that was heard of
 
     def hear(self, line: dict[str, Any]) -> None:
         client, at = self.clients[line["who"]], float(line["at"])
+        self.ended = max(self.ended, at)
         match line["what"]:
             case "ready":
                 self.ready += 1
@@ -96,11 +98,6 @@ class Tally:
         return min((client.wanted for client in self.clients if client.wanted is not None), default=0.0)
 
     @property
-    def ended(self) -> float:
-        """The last thing that happened."""
-        return max((at for client in self.clients for at in moments(client)), default=0.0)
-
-    @property
     def tries(self) -> list[Try]:
         return [one for client in self.clients for one in client.tries]
 
@@ -128,14 +125,6 @@ class Tally:
             "makespan_s": round(self.ended - self.began, 2),
             "overlap_s": round(time_above(self.plan.slots, self.tries, self.ended), 3),
         }
-
-
-def moments(client: Client) -> Iterable[float]:
-    for at in (client.wanted, client.ended):
-        if at is not None:
-            yield at
-    for one in client.tries:
-        yield one.began if one.ended is None else one.ended
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
