@@ -1,0 +1,175 @@
+"""A real Slurm of two virtual nodes on this host, for as long as somebody wants it. As root.
+
+python -m tests.schedulers.slurm_cluster       starts one, says what to export, and stops it on Ctrl-C
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.schedulers.contract import wait_until
+
+NODES = ("n1", "n2")
+
+
+def free_ports(how_many: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(how_many)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Cluster:
+    def __init__(self, here: Path, submit_plugin: str = "") -> None:
+        self.here = here
+        self.conf = here / "slurm.conf"
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        controller, *ports = free_ports(1 + len(NODES))
+        host = socket.gethostname().split(".")[0]
+        nodes = "\n".join(
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=500"
+            for name, port in zip(NODES, ports, strict=True)
+        )
+        plugin = ""
+        if submit_plugin:
+            (here / "job_submit.lua").write_text(submit_plugin)
+            plugin = "JobSubmitPlugins=lua"
+        (here / "state").mkdir()
+        self.conf.write_text(f"""\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={here}/munge.sock,cred_expire=5
+CredType=cred/munge
+StateSaveLocation={here}/state
+SlurmdSpoolDir={here}/spool-%n
+SlurmctldPidFile={here}/slurmctld.pid
+SlurmdPidFile={here}/slurmd-%n.pid
+SlurmctldLogFile={here}/slurmctld.log
+SlurmdLogFile={here}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,bf_interval=1
+ReturnToService=2
+SlurmdTimeout=3
+KillWait=2
+MinJobAge=300
+JobRequeue=1
+MailProg=/bin/true
+{plugin}
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+""")
+
+    def start(self) -> None:
+        key = self.here / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        paths = [f"--{name}={self.here}/munge.{end}" for name, end in (
+            ("key-file", "key"), ("socket", "sock"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed")
+        )]  # fmt: skip
+        self._spawn("munged", "munged", "--force", "--foreground", "--num-threads=2", *paths)
+        wait_until(lambda: (self.here / "munge.sock").exists(), "munged does not start")
+        self._spawn("slurmctld", "slurmctld", "-D")
+        for name in NODES:
+            self.start_node(name)
+        wait_until(lambda: self.run("sinfo", "-h", "-o", "%T").split() == ["idle"], "the nodes are not idle")
+
+    def start_node(self, name: str) -> None:
+        self._spawn(name, "slurmd", "-D", "-N", name)
+
+    def _spawn(self, name: str, *command: str) -> None:
+        with (self.here / f"{name}.out").open("ab") as out:
+            self._processes[name] = subprocess.Popen(
+                command, env=self.environ(), stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+
+    def environ(self) -> dict[str, str]:
+        return {**os.environ, "SLURM_CONF": str(self.conf)}
+
+    def run(self, *command: str) -> str:
+        ran = subprocess.run(command, env=self.environ(), capture_output=True, text=True, timeout=60)
+        return ran.stdout if ran.returncode == 0 else f"failed: {ran.stderr}"
+
+    def fields(self, job: int) -> dict[str, str]:
+        words = self.run("scontrol", "show", "job", str(job)).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def state(self, job: int) -> str:
+        return self.fields(job).get("JobState", "")
+
+    def lose_power(self, name: str) -> None:
+        """The node and everything on it, at once. Slurm is told, as by a power monitor: by itself it notices later."""
+        daemon = self._processes.pop(name)
+        daemon.kill()
+        daemon.wait()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and self._is_of(entry, name):
+                os.kill(int(entry.name), signal.SIGKILL)
+        self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=power")
+
+    def repair(self, name: str) -> None:
+        self.start_node(name)
+        self.run("scontrol", "update", f"nodename={name}", "state=resume")
+
+    def _is_of(self, process: Path, node: str) -> bool:
+        try:
+            environ = (process / "environ").read_bytes().split(b"\0")
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            return False
+        mine = f"SLURM_CONF={self.conf}".encode() in environ
+        return mine and (f"SLURMD_NODENAME={node}".encode() in environ or command.startswith(b"slurmstepd"))
+
+    def stop(self) -> None:
+        if "slurmctld" in self._processes:
+            self.run("scancel", "--user=root")
+            deadline = time.monotonic() + 10
+            while self.run("squeue", "-h").strip() and time.monotonic() < deadline:
+                time.sleep(0.1)
+        for process in reversed(self._processes.values()):
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def main() -> None:
+    here = Path(tempfile.mkdtemp(prefix="slurm-"))
+    cluster = Cluster(here)
+    try:
+        cluster.start()
+        sys.stdout.write(f"export SLURM_CONF={cluster.conf}\n")
+        sys.stdout.flush()
+        signal.pause()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        cluster.stop()
+        shutil.rmtree(here)
+
+
+if __name__ == "__main__":
+    main()
