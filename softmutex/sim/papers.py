@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from softmutex.core.errors import ConfigError
-from softmutex.sim import goals_table, papers_000, papers_001
+from softmutex.sim import goals_queue, goals_table, papers_000, papers_001, subscribers
 from softmutex.sim.papers_cells import FULL, QUICK, Cell, Effort, Exhibit, Shown, Table, Verdict, as_json
 from softmutex.sim.papers_runs import Runner
 from softmutex.sim.progress import bar
 
 PAPERS: dict[str, Exhibit] = {each.name: each for each in (*papers_000.EXHIBITS, *papers_001.EXHIBITS)}
-OURS: dict[str, Exhibit] = {each.name: each for each in goals_table.EXHIBITS}
+SIZED = (*goals_table.EXHIBITS, *goals_queue.EXHIBITS)  # for which --nodes can be given
+OURS: dict[str, Exhibit] = {each.name: each for each in (*SIZED, *subscribers.EXHIBITS)}
 EXHIBITS: dict[str, Exhibit] = PAPERS | OURS
 
 
@@ -69,7 +70,8 @@ def main(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(_everything(exhibits, results, effort, failed, wall_s), indent=1) + "\n")
     elif not arguments.markdown:
         held = verdicts.count(Verdict.OK)
-        sys.stdout.write(f"{held} of {held + failed} judged cells hold ({wall_s:.0f} s, {effort.seeds} seeds)\n")
+        seeds = "" if set(results) <= set(OURS) else f", {effort.seeds} seeds"
+        sys.stdout.write(f"{held} of {held + failed} judged cells hold ({wall_s:.0f} s{seeds})\n")
     return 1 if failed else 0
 
 
@@ -77,10 +79,10 @@ def _effort(arguments: argparse.Namespace, exhibits: Sequence[Exhibit]) -> Effor
     effort = QUICK if arguments.quick else FULL
     if not arguments.nodes:
         return effort
-    if unsized := [exhibit.name for exhibit in exhibits if exhibit not in goals_table.EXHIBITS]:
+    if unsized := [exhibit.name for exhibit in exhibits if exhibit not in SIZED]:
         raise ConfigError(
             f"--nodes does not fit {unsized[0]}: a paper's exhibit has its own sizes. Give it with "
-            f"{' or '.join(exhibit.name for exhibit in goals_table.EXHIBITS)}"
+            f"{' or '.join(exhibit.name for exhibit in SIZED)}"
         )
     if small := [nodes for nodes in arguments.nodes if nodes < 3]:
         raise ConfigError(f"--nodes {small[0]}: give sizes of 3 or more")
@@ -114,7 +116,8 @@ def _aligned(table: Table) -> list[str]:
         others = (f"{word:>{width}}" for word, width in zip(words[1:], widths[1:], strict=True))
         return "  ".join([f"  {words[0]:<{widths[0]}}", *others]).rstrip()
 
-    return ["", f"  {table.title}", line(table.head), *map(line, table.rows)]
+    title = ["", f"  {table.title}"] if table.title else []
+    return [*title, line(table.head), *map(line, table.rows)]
 
 
 def as_markdown(exhibit: Exhibit, shown: Shown, arguments: argparse.Namespace) -> str:
