@@ -1,0 +1,150 @@
+"""examples/ftp_throttler against a real FTP server: they take turns, keep a deadline, go on where they broke off."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from softmutex_adapters.demo.plan import Plan
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "ftp_throttler"
+SCRIPT = str(EXAMPLES / "subscriber.sh")
+PATIENCE_S = 60.0
+SIZE = 1_000_000
+PYTHON = [["subscriber.py"], ["subscriber_sync.py"]]
+
+
+@dataclass
+class Server:
+    url: str
+    served: Path
+    environ: dict[str, str]  # in which subscribers find each other, and nobody else
+
+    def subscribe(self, incoming: Path, words: Sequence[str], url: str = "") -> "subprocess.Popen[str]":
+        """One that runs beside this test; `words` is an example's name and its options."""
+        command = ["sh", SCRIPT] if words[0] == "subscriber.sh" else [sys.executable, str(EXAMPLES / words[0])]
+        return subprocess.Popen(
+            [*command, *words[1:], url or self.url, str(incoming)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self.environ,
+        )
+
+
+def ends(subscriber: "subprocess.Popen[str]") -> tuple[int, str]:
+    try:
+        said = subscriber.communicate(timeout=PATIENCE_S)[0]
+    finally:
+        subscriber.kill()
+    return subscriber.returncode, said
+
+
+@contextmanager
+def serving(where: Path, *, mbit_s: float, connections: int = 0) -> Iterator[Server]:
+    served = where / "served"
+    served.mkdir()
+    plan = Plan(capacity_mbit_s=mbit_s, connections=connections).to_json()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "softmutex_adapters.demo.server", plan, str(served), "0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        environ = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "SOFTMUTEX_MEMBERSHIP": f"local://example?directory={where}",
+        }
+        yield Server(f"ftp://127.0.0.1:{int(server.stdout.readline())}/", served, environ)
+    finally:
+        server.kill()
+        server.communicate()
+
+
+@pytest.mark.parametrize("words", PYTHON, ids=lambda words: words[0])
+def test_subscribers_take_turns_at_a_server_that_admits_one_and_get_what_is_new(tmp_path: Path, words: list[str]):
+    with serving(tmp_path, mbit_s=400, connections=1) as server:
+        files = {name: os.urandom(100_000) for name in ("a.bin", "b.bin")}
+        for name, content in files.items():
+            (server.served / name).write_bytes(content)
+        (server.served / "a directory").mkdir()
+        own = [tmp_path / f"incoming-{number}" for number in range(4)]
+        subscribers = [server.subscribe(incoming, [*words, "--slots", "1"]) for incoming in own]
+        for incoming, (code, said) in zip(own, [ends(subscriber) for subscriber in subscribers], strict=True):
+            assert code == 0, said
+            assert said.count("100%") == 2, said
+            assert {path.name: path.read_bytes() for path in incoming.iterdir()} == files
+        code, said = ends(server.subscribe(own[0], [*words, "--slots", "1"]))
+        assert (code, said) == (0, ""), "nothing was new"
+
+
+@pytest.mark.parametrize("words", PYTHON, ids=lambda words: words[0])
+def test_what_a_deadline_broke_off_is_resumed_by_the_next_run(tmp_path: Path, words: list[str]):
+    content, incoming = os.urandom(SIZE), tmp_path / "incoming"
+    with serving(tmp_path, mbit_s=8) as server:
+        (server.served / "image.bin").write_bytes(content)
+        code, said = ends(server.subscribe(incoming, [*words, "--deadline", "0.5"]))
+        assert code == 75, said
+        assert "not this time" in said
+        came = (incoming / "image.bin.part").stat().st_size
+        assert 0 < came < SIZE
+        code, said = ends(server.subscribe(incoming, words))
+    assert code == 0, said
+    assert f"went on at {came / SIZE:.0%}" in said
+    assert [path.name for path in incoming.iterdir()] == ["image.bin"]
+    assert (incoming / "image.bin").read_bytes() == content
+
+
+@pytest.mark.needs("lftp", "curl")
+@pytest.mark.parametrize("name", ["image.bin", ""], ids=["a file by curl", "a directory by lftp"])
+def test_the_script_for_a_crontab_keeps_its_deadline_and_resumes(tmp_path: Path, name: str):
+    content, incoming = os.urandom(SIZE), tmp_path / "incoming"
+    with serving(tmp_path, mbit_s=8) as server:
+        (server.served / "image.bin").write_bytes(content)
+        server.environ["DEADLINE"] = "0.6s"
+        code, said = ends(server.subscribe(incoming, ["subscriber.sh"], server.url + name))
+        assert code == 124, said  # timeout's
+        came = sum(path.stat().st_size for path in incoming.iterdir())
+        assert came < SIZE
+        server.environ["DEADLINE"] = "1m"
+        code, said = ends(server.subscribe(incoming, ["subscriber.sh"], server.url + name))
+    assert code == 0, said
+    assert (incoming / "image.bin").read_bytes() == content
+
+
+def test_a_turn_is_one_trace_where_a_tracer_is_set_up(tmp_path: Path):
+    """Set up here by hand; README.md shows how `opentelemetry-instrument` does it from OTEL_* variables."""
+    program = tmp_path / "traced.py"
+    program.write_text(
+        "import runpy, sys\n"
+        "from opentelemetry import trace\n"
+        "from opentelemetry.sdk.trace import TracerProvider\n"
+        "from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor\n"
+        "provider = TracerProvider()\n"
+        "provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))\n"
+        "trace.set_tracer_provider(provider)\n"
+        f"sys.path.insert(0, {str(EXAMPLES)!r})\n"
+        f"runpy.run_path({str(EXAMPLES / 'subscriber.py')!r}, run_name='__main__')\n"
+    )
+    with serving(tmp_path, mbit_s=400) as server:
+        (server.served / "image.bin").write_bytes(b"x" * 1000)
+        run = subprocess.run(
+            [sys.executable, str(program), server.url, str(tmp_path / "incoming")],
+            env=server.environ,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+    assert run.returncode == 0, run.stderr
+    names = re.findall(r'^    "name": "(.*)"', run.stdout, re.MULTILINE)
+    traces = re.findall(r'^        "trace_id": "(.*)"', run.stdout, re.MULTILINE)
+    assert {"ftp.turn", "ftp.fetch", "softmutex.wait", "softmutex.hold"} <= set(names)
+    assert len(set(traces)) == 1, "one story"
