@@ -1,4 +1,4 @@
-"""What a test needs from the machine, and what happens when the machine lacks it.
+"""What a test needs from the machine, and what happens when the machine lacks it; which tests may run side by side.
 
 A test says so once:  @pytest.mark.needs("redis-server")   @pytest.mark.needs("netns", "nft")
 
@@ -6,6 +6,10 @@ The naive way, skip decorators here and there, ends in a green run that tested h
 So on a developer's machine a test whose need is missing is left out, and the run closes with what was left out, why,
 and the command that brings it in. With CI=true nothing may be left out: a test whose need is missing fails, and so does
 one that skips itself.
+
+With several workers (`pytest -n 2`) the rooms below PURE, which compute and wait for nothing, are run
+by all of them, at the lowest priority. All other rooms start processes, listen on sockets or watch the clock: one
+worker runs these, one after the other, as if it was alone.
 """
 
 import os
@@ -23,11 +27,31 @@ from tests.leaks import Census
 
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 INSTALL = "sudo .ci/install-system"
+PURE = ("core", "handover", "sim", "wandering", "wire")
 
 # No deadline: on a shared machine a slow example is no finding. In CI the examples are the same in every run.
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if IN_CI else "here")
+
+
+# --- side by side ----------------------------------------------------------------------------------------------------
+
+
+def is_pure(nodeid: str) -> bool:
+    return nodeid.startswith(tuple(f"tests/{room}/" for room in PURE))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Its own grouping by marks needs another pytest than the one of today."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:  # the largest group is given away first
+            return nodeid if is_pure(nodeid) else "one by one"
+
+    return Scheduling(config, log)
 
 
 # --- needs -----------------------------------------------------------------------------------------------------------
@@ -52,9 +76,12 @@ def has_program(name: str) -> bool:
 
 APSCHEDULER4 = "pip install --pre --target DIR 'apscheduler>=4.0.0a5', and give DIR in APSCHEDULER4_DIR"  # not beside 3
 
+RECIPES = "pip install --target DIR arq rq 'dramatiq[redis]' luigi snakemake, and give DIR in RECIPES_DIR"  # old redis
+
 # A need that is not in this table is a program.
 CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
     "apscheduler4": (lambda: "APSCHEDULER4_DIR" in os.environ, APSCHEDULER4),
+    "recipes": (lambda: "RECIPES_DIR" in os.environ, RECIPES),
     "root": (is_root, "run pytest as root"),
     "netns": (lambda: works("unshare", "--net", "ip", "link", "set", "lo", "up"), f"as root: {INSTALL}"),
     "nft": (lambda: works("unshare", "--net", "nft", "add", "table", "inet", "probe"), f"as root: {INSTALL}"),
@@ -94,6 +121,7 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--second-try", action="store_true", help="what passes is named: it has failed before")
     parser.addoption("--rewrite", action="store_true", help="write trace files anew from what the machines do now")
 
 
@@ -114,11 +142,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if hasattr(item.config, "workerinput") and is_pure(item.nodeid):  # what is not pure is over, or another worker's
+        os.setpriority(os.PRIO_PROCESS, 0, 19)
     if missing := item.config.stash[NEEDS].missing(item):
         pytest.fail(f"no {', '.join(missing)} here, and in CI no test may be left out", pytrace=False)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.getoption("--second-try"):
+        names = {
+            outcome: {report.nodeid for report in terminalreporter.stats.get(outcome, [])}
+            for outcome in ("passed", "failed", "error")
+        }
+        failed = names["failed"] | names["error"]
+        for name in sorted(names["passed"] - failed):
+            terminalreporter.line(f"passed only at the second try: {name}", yellow=True)
+        for name in sorted(failed):
+            terminalreporter.line(f"failed at both tries: {name}", red=True)
     lines = config.stash[NEEDS].lines()
     if lines:
         terminalreporter.section("missing here" if IN_CI else "left out", yellow=True)
