@@ -7,6 +7,7 @@ A job that does not get its turn in time is tried again later (`Retry`), so that
 
 import asyncio
 import os
+import time
 from typing import Any, ClassVar
 
 from arq import Retry
@@ -15,14 +16,18 @@ from arq.connections import RedisSettings
 from softmutex import AcquireTimeout, Node
 
 
+def transfer(path: str) -> None:
+    with open(path, "a") as log:
+        log.write("in\n")
+    time.sleep(0.1)
+    with open(path, "a") as log:
+        log.write("out\n")
+
+
 async def fetch(ctx: dict[str, Any], path: str) -> None:
     try:
         async with ctx["node"].mutex("nightly-ftp").hold(timeout=10):
-            with open(path, "a") as log:
-                log.write("in\n")
-            await asyncio.sleep(0.1)  # the transfer
-            with open(path, "a") as log:
-                log.write("out\n")
+            await asyncio.to_thread(transfer, path)
     except AcquireTimeout:
         raise Retry(defer=30) from None
 

@@ -1,4 +1,4 @@
-"""Luigi: the mutex around the transfer in `run`. Luigi's `resources` limit within one scheduler; this limits across all.
+"""Luigi: the mutex around the transfer in `run`. Luigi's `resources` limit one scheduler; this limits all of them.
 
 python -m luigi --module luigi_tasks All --directory DIR --local-scheduler --workers 4
 """
