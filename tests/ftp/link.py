@@ -35,6 +35,7 @@ connect_from_port_20=NO
 isolate=NO
 isolate_network=NO
 seccomp_sandbox=NO
+max_per_ip=0
 """
 
 

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     if missing := [name for name in EXTRA if find_spec(name) is None]:
         raise ConfigError(
-            f'the demo needs {", ".join(missing)}. Install them: pip install "softmutex[demo]", '
+            f'the demo needs {", ".join(missing)}. Install it: pip install "softmutex[demo]", '
             'or in a clone: pip install ".[demo]"'
         )
     plan = plan_of(arguments)
