@@ -179,6 +179,36 @@ class Bequest(NamedTuple):
     tickets: Tickets
 
 
+class Span(NamedTuple):
+    """A hold, by how long ago it was: clocks of different nodes are not compared."""
+
+    begun: Duration
+    ended: Duration  # 0 also if it runs
+
+
+class Recall(NamedTuple):
+    """Two tokens have met. What do you know of your visit of this one? `use`: that hold of it was not the only one."""
+
+    number: Count
+    place: Place  # the last visit that began at this hop or before
+    rival: Place  # the other token
+    use: Count  # 0: only asks
+
+
+class Account(NamedTuple):
+    """The answer: when it came, when it was used, where it came from and went, and what others met it."""
+
+    number: Count
+    place: Place | None  # as it came; None: not known, or forgotten
+    came: Duration
+    spans: Annotated[tuple[Span, ...], "<=8"]
+    first: Count  # number of the first of these uses
+    running: Flag  # the last one still runs
+    before: Place | None
+    after: Place | None
+    rivals: Annotated[tuple[Place, ...], "<=4"]
+
+
 # --- of the node as a whole (runtime/peers.py, runtime/status.py): kinds 48 to 63; machines never see them ------------
 
 
@@ -293,6 +323,8 @@ Message: TypeAlias = (
     | Probe
     | Sight
     | Bequest
+    | Recall
+    | Account
 )
 
 # number on the wire -> (name in statistics, class)
@@ -313,6 +345,8 @@ KINDS: dict[int, tuple[str, type[Message]]] = {
     21: ("PROBE", Probe),
     22: ("SIGHT", Sight),
     23: ("BEQUEST", Bequest),
+    24: ("RECALL", Recall),
+    25: ("ACCOUNT", Account),
     48: ("HELLO", Hello),
     49: ("CHALLENGE", Challenge),
     50: ("WELCOME", Welcome),

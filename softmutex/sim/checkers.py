@@ -14,11 +14,14 @@ evidence   Whoever overlapped is told (granted not `alone`, a `Lose`, a note), a
 
 Disturbances are losses, kills, pauses, cuts, clocks at other rates; not delay, jitter, duplication or churn in good
 order. Their wake is `Scenario.grace_s`. Two holders who could not hear each other while they overlapped (a cut, a
-pause), or of whom one was killed, could not be told: they are counted as `untold`, and break no law.
+pause), or of whom one was killed, could not be told: they are counted as `untold`, and break no law. Nor does it
+to tell or not to tell of two tokens' holds that missed or met each other by less than a round trip: whoever was not
+there has to compare two clocks by messages, and no message can tell more.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from softmutex.core.events import SECOND, FactKind, Instant, NodeId, Note, Token, to_seconds
@@ -53,10 +56,11 @@ def short(token: Token | None) -> str:
 class Overlap:
     """Two that run A at once; `severed` if they cannot hear each other, or could not until just before the end."""
 
-    __slots__ = ("at", "first", "second", "severed")
+    __slots__ = ("at", "first", "second", "severed", "until")
 
     def __init__(self, at: Instant, first: Running, second: Running, severed: bool) -> None:
         self.at = at
+        self.until = NOT_YET
         self.first = first
         self.second = second
         self.severed = severed
@@ -67,6 +71,8 @@ class Laws:
         self.violations: list[Violation] = []
         self.count = 0
         self.untold = 0
+        self.alarms: dict[str, int] = {}  # holds that were told that they may not be alone, by reason
+        self.false_alarms: dict[str, int] = {}  # of these, those that were alone from the beginning to the end
         self._world = world
         self._names = frozenset(names)
         self._slots = world.scenario.slots
@@ -74,6 +80,8 @@ class Laws:
         self._exclusive = "overlap" in names or "evidence" in names
         self._grace = round(world.scenario.grace_s * SECOND)
         self._disturbed_at: Instant | None = None if world.scenario.founders == 1 else EPOCH
+        self._vague = round(2 * world.scenario.delay_s * (1 + world.scenario.jitter) * SECOND)  # a round trip
+        self._over: deque[tuple[Instant, Running]] = deque(maxlen=4)  # the last holds that ended
         self._always = bool(world.scenario.loss or world.scenario.corruption or world.scenario.reordering)
         self._last: dict[int, tuple[int, int]] = {}  # slot -> (epoch, hop) at the resource
         self._crowded = False  # at the last grant there were more tokens than slots
@@ -117,6 +125,10 @@ class Laws:
         if len(others) >= self._slots:
             self._overlap(at, new, others)
         token = new.token
+        for ended_at, old in self._over:
+            if old.token.id != token.id and old.node != new.node and at - ended_at < self._vague:
+                for running in (old, new):
+                    self._overlap_until[running.node] = max(at, self._overlap_until.get(running.node, 0))
         if not token.id or not self._ordered:
             return
         crowded = len(self._world.tally.alive) > self._slots
@@ -154,13 +166,25 @@ class Laws:
         return any(cut(one.node, other.node) or cut(other.node, one.node) for cut in self._world.network.cuts)
 
     def ended(self, at: Instant, running: Running) -> None:
-        """For one that overlapped."""
+        if self._exclusive:
+            self._over.append((at, running))
+        if not running.overlapped:
+            return
         self._overlap_until[running.node] = at
+        for overlap in self._overlaps:
+            if running in (overlap.first, overlap.second):
+                overlap.until = min(overlap.until, at)
         for overlap in [each for each in self._severed if running in (each.first, each.second)]:
             self._severed.remove(overlap)
             healed_lately = self._disturbed_at is not None and at < self._disturbed_at + TIME_TO_TELL
             if not healed_lately and not self._are_severed(overlap.first, overlap.second):
                 overlap.severed = False
+
+    def alarmed(self, running: Running) -> None:
+        """At the end of a hold that was told. No law forbids a false alarm: it may be right to warn, but not often."""
+        self.alarms[running.alarm] = self.alarms.get(running.alarm, 0) + 1
+        if not running.overlapped and self._slots == 1:
+            self.false_alarms[running.alarm] = self.false_alarms.get(running.alarm, 0) + 1
 
     def noted(self, at: Instant, node: SimNode, note: Note) -> None:
         if note.kind is FactKind.OVERLAP:
@@ -217,6 +241,8 @@ class Laws:
             self._was_told(overlap)
 
     def _was_told(self, overlap: Overlap) -> None:
+        if overlap.until - overlap.at < self._vague:
+            return
         pair = (overlap.first, overlap.second)
         excused = overlap.severed or any(running.node not in self._world.nodes for running in pair)
         for running, other in (pair, pair[::-1]):

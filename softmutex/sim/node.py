@@ -55,7 +55,7 @@ class Clock:
 class Running:
     """A run of A that has not ended yet."""
 
-    __slots__ = ("asked", "node", "overlapped", "request", "start", "token", "told")
+    __slots__ = ("alarm", "asked", "node", "overlapped", "request", "start", "token", "told")
 
     def __init__(self, node: NodeId, asked: Instant, start: Instant, grant: Grant) -> None:
         self.node = node
@@ -64,6 +64,7 @@ class Running:
         self.start = start
         self.token = grant.token
         self.told = not grant.alone
+        self.alarm = "" if grant.alone else "granted"  # why the application was told that it may not be alone
         self.overlapped = False
 
 

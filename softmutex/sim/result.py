@@ -41,6 +41,8 @@ class Result:
     violations: Sequence[Violation]
     violation_count: int
     untold: int  # overlaps of which one side could not be told
+    alarms: Mapping[str, int]  # holds that were told that they may not be alone, by reason
+    false_alarms: Mapping[str, int]  # of these, those that were alone from the beginning to the end (one slot)
     unserved: int  # requests that still waited at the very end
     settled_s: float | None  # how long the calm phase took until all was in order
     events: int
@@ -121,6 +123,7 @@ class Result:
             "wall_seconds": self.wall_s,
             "events_per_second": rate,
             "digest": self.digest,
+            "alarms": {"told": dict(self.alarms), "false": dict(self.false_alarms)},
             "facts": {str(kind): count for kind, count in self.facts.items()},
             "violations": [violation._asdict() for violation in self.violations],
         }

@@ -160,6 +160,8 @@ def _result(world: World, settled_s: float | None, wall_s: float) -> Result:
         violations=world.laws.violations,
         violation_count=world.laws.count,
         untold=world.laws.untold,
+        alarms=world.laws.alarms,
+        false_alarms=world.laws.false_alarms,
         unserved=sum(len(node.pending) for node in world.nodes.values()),
         settled_s=settled_s,
         events=world.events,

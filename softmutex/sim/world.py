@@ -347,8 +347,9 @@ class World:
         running = node.holds.pop(request)
         self.running.remove(running)
         self.tally.ended(running, at, self.sent)
-        if running.overlapped:
-            self.laws.ended(at, running)
+        self.laws.ended(at, running)
+        if running.alarm:
+            self.laws.alarmed(running)
         if self._saturated:  # heard of when the machine has heard of the release
             demand.again(self, node)
 
@@ -358,6 +359,7 @@ class World:
             self.laws.illegal(at, node.id, f"took request {lose.request} away, which does not run")
         else:
             running.told = True
+            running.alarm = running.alarm or lose.reason.value
 
     # --- the application ---------------------------------------------------------------------------------------------
 

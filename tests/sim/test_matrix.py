@@ -13,23 +13,9 @@ SEEDS = 200 if IN_CI else 6
 PAPERS = ("adaptive", "sandwich", "random-access")
 
 
-# Where messages are lost in heaps or whole groups cannot hear each other, the wandering token does not yet tell each
-# holder of each overlap, or tells of one that was over before it began. How many runs in a hundred, at most: a
-# ratchet, to be lowered. Every other law holds in these, too.
-EVIDENCE_MISSED_AT_MOST = {
-    "loss-20": 20,
-    "loss-40": 50,
-    "partition": 10,
-    "partition-seen": 25,
-    "one-way-cut": 10,
-    "holder-cut-off": 5,
-    "flapping": 30,
-    "pause-anybody": 30,
-    "pause-past-lease": 20,
-    "clogged-links": 60,
-    "everybody-founds": 50,
-    "storm": 40,
-}
+# Where a hold cannot be told of another in the way that it should be: how many runs in a hundred, at most. Links that take
+# seconds make "how long ago" vague for longer than anybody asks; in a storm the nodes die that remember.
+EVIDENCE_MISSED_AT_MOST = {"clogged-links": 3, "storm": 3}
 
 
 @pytest.mark.slow

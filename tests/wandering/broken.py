@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from softmutex.core.algorithms.wandering.desk import Desk
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
+from softmutex.core.algorithms.wandering.ledger import Ledger, Visit
 from softmutex.core.algorithms.wandering.machine import Wandering
 from softmutex.core.algorithms.wandering.seats import Seat, Seats
 from softmutex.core.algorithms.wandering.waiter import Waiter
@@ -154,7 +155,7 @@ class ServesTheWithdrawn(Wandering):
 
 
 class TellsNobody(Wandering):
-    """Holds that are no longer alone are not told, nor are those that may not be."""
+    """Holds that are no longer alone are not told."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -163,10 +164,30 @@ class TellsNobody(Wandering):
             def tell(self, seat: Seat, reason: LostReason) -> None:
                 pass
 
-            def _replaced_lately(self, token: Token) -> bool:
-                return False
-
         self.seats = Discreet(self, self.handover)
+
+        class Silent(Ledger):
+            __slots__ = ()
+
+            def tell(self, visit: Visit, number: int, peer: NodeId) -> None:
+                pass
+
+        self.ledger = Silent(self)
+
+
+class ForgetsItsHolds(Wandering):
+    """When two tokens meet, nobody knows any more who had which."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+
+        class Oblivious(Ledger):
+            __slots__ = ()
+
+            def find(self, place: Place) -> None:
+                return None
+
+        self.ledger = Oblivious(self)
 
 
 class DoesNotCountHops(Wandering):
@@ -203,6 +224,7 @@ BREAKS = (
     Break(DoesNotCountGenerations, "kill-holder", "order"),
     Break(DoesNotCountHops, "nothing", "order"),
     Break(EveryJoinerMakesOne, "nothing", "overlap"),
+    Break(ForgetsItsHolds, "pause-anybody", "evidence"),
     Break(KeepsTheWeakerToken, "partition", "tokens"),
     Break(LeavesWithTheToken, "churn-30", "tokens"),
     Break(MakesATokenWithoutAsking, "nothing", "tokens"),

@@ -210,8 +210,6 @@ class Inquirer:
         if seat is None or same_token(rival, place_of(seat.token, desk.me)):
             return
         if overlap and seat.using is not None and not seat.told:
-            if desk.now - seat.granted_at > desk.rto:  # else its hold may have ended before ours began
-                desk.note(FactKind.OVERLAP, seat.token, sender)
             self.machine.seats.tell(seat, LostReason.OVERLAP)
         if desk.outranked(seat.token) is not None and not seat.giving:
             self.doubt(seat)

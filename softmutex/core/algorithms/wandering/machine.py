@@ -9,6 +9,8 @@ from typing import ClassVar
 from softmutex.core.algorithms.wandering.desk import Desk, place_of
 from softmutex.core.algorithms.wandering.ghosts import Ghosts
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
+from softmutex.core.algorithms.wandering.ledger import Ledger
+from softmutex.core.algorithms.wandering.reckoning import Reckoning
 from softmutex.core.algorithms.wandering.registrar import Registrar
 from softmutex.core.algorithms.wandering.seats import Seats
 from softmutex.core.algorithms.wandering.settings import FIRST_EPOCH, Options, read_options
@@ -40,6 +42,7 @@ from softmutex.core.events import (
 from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Passing, Taken
 from softmutex.core.machine import Setup, View
 from softmutex.core.messages import (
+    Account,
     Bequest,
     Feed,
     Heard,
@@ -49,6 +52,7 @@ from softmutex.core.messages import (
     Presence,
     Probe,
     Queued,
+    Recall,
     Seen,
     Sight,
     Want,
@@ -71,7 +75,9 @@ class Wandering:
         "handover",
         "inquirer",
         "leaving",
+        "ledger",
         "mismatches",
+        "reckoning",
         "registrar",
         "seats",
         "skip",
@@ -89,6 +95,8 @@ class Wandering:
         self.registrar = Registrar(self)
         self.inquirer = Inquirer(self)
         self.ghosts = Ghosts(self.desk)
+        self.ledger = Ledger(self)
+        self.reckoning = Reckoning(self)
         skip = setup.timing.skip if setup.timing.skip is not None else setup.timing.op / 40
         self.skip: Duration = max(from_seconds(skip), SECOND // 1000)
         self.mismatches: list[int] = []
@@ -176,6 +184,10 @@ class Wandering:
                 self.inquirer.sighted(sender, message)
             case Bequest():
                 self.registrar.bequeathed(message)
+            case Recall():
+                self.ledger.recalled(sender, message)
+            case Account():
+                self.reckoning.answered(message)
             case _:
                 accept = isinstance(message, Offer) and self._welcome(sender, message)
                 self._outcome(self.handover.received(sender, message, self.desk.now, self.desk.out, accept))
@@ -198,6 +210,8 @@ class Wandering:
                 self.inquirer.listened()
             case "ghosts":
                 self.ghosts.fired()
+            case ("case", number):
+                self.reckoning.fired(number)
             case ("walk", slot):
                 self.seats.walk(slot)
             case _:
@@ -225,9 +239,9 @@ class Wandering:
 
     def _outcome(self, outcome: Outcome | None) -> None:
         match outcome:
-            case Taken(token, _):
+            case Taken(token, sender):
                 self.inquirer.came(token.slot)
-                self.seats.take(token)
+                self.seats.take(token, sender)
             case Passed(token, to):
                 self.seats.passed(token, to)
             case Failed(token, to):
@@ -252,7 +266,7 @@ class Wandering:
         desk.learn(Place(slot, epoch, token.stamp, token.id, 0, desk.me))
         self.registrar.made(token)
         self.inquirer.came(slot)
-        self.seats.take(token)
+        self.seats.take(token, NOBODY)
 
     # --- the group ---------------------------------------------------------------------------------------------------
 

@@ -22,11 +22,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of
-from softmutex.core.algorithms.wandering.settings import FIRST_EPOCH, QUEUE
+from softmutex.core.algorithms.wandering.ledger import Visit
+from softmutex.core.algorithms.wandering.settings import QUEUE
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     NOBODY,
-    SECOND,
     FactKind,
     Grant,
     Instant,
@@ -45,7 +45,6 @@ from softmutex.core.messages import Place, Presence
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
 
-WAKE = 10 * SECOND  # after a token was replaced: holds that begin then are told that they may not be alone
 LOW = 1  # tickets left in a token when its holder asks for more
 
 
@@ -55,13 +54,11 @@ class Seat:
     __slots__ = (
         "arrived",
         "doubt",
-        "ended_at",
         "giving",
         "granted_at",
         "heard_at",
         "invited",
         "late",
-        "overslept",
         "parked",
         "quiet_until",
         "row",
@@ -72,11 +69,13 @@ class Seat:
         "tries",
         "used",
         "using",
+        "visit",
         "watcher",
     )
 
-    def __init__(self, token: Token, now: Instant) -> None:
+    def __init__(self, token: Token, visit: Visit, now: Instant) -> None:
         self.token = token
+        self.visit = visit
         self.using: RequestId | None = None
         self.told = False  # the hold was told that it may not be alone
         self.used = token.hop if token.hop == 0 else -1  # the hop of the last grant; hop 0 is never granted
@@ -93,8 +92,6 @@ class Seat:
         self.quiet_until: Instant = 0  # the watchers know that it is parked here, and expect no word before
         self.watcher = NOBODY  # to whom it was sent
         self.granted_at: Instant = 0  # of the last hold
-        self.ended_at: Instant = 0
-        self.overslept = False  # the last hold ended later than its lease
         self.silent = 0  # watchers that did not answer, one after another
 
 
@@ -105,7 +102,7 @@ class Seats:
         self.machine = machine
         self.handover = handover
         self.by_slot: dict[int, Seat] = {}
-        self.orphans: set[RequestId] = set()  # holds whose token was discarded while A ran
+        self.orphans: dict[RequestId, tuple[Visit, Place]] = {}  # holds whose token was discarded while A ran
         self.leaving = False
 
     @property
@@ -128,17 +125,19 @@ class Seats:
 
     # --- a token comes -----------------------------------------------------------------------------------------------
 
-    def take(self, token: Token) -> None:
+    def take(self, token: Token, sender: NodeId) -> None:
         """It is here now: passed on to us, or made here."""
         desk = self.desk
         old = self.by_slot.get(token.slot)
+        visit = self.machine.ledger.open(token, place_of(token, desk.me), sender)
         if old is not None and self.presence(token.slot) is not Presence.PASSING:
             newer = (token.epoch, -token.stamp, -token.id) > (old.token.epoch, -old.token.stamp, -old.token.id)
             if not newer:
                 desk.note(FactKind.DISCARDED, token, detail="a better one of this slot is here")
+                self.machine.reckoning.open(visit, old.visit.place)
                 return
             self.discard(old, place_of(token, desk.me), Presence.PARKED)
-        seat = self.by_slot[token.slot] = Seat(token, desk.now)
+        seat = self.by_slot[token.slot] = Seat(token, visit, desk.now)
         desk.learn(place_of(token, desk.me))
         self.machine.waiter.visited()
         self._compare_settings(token)
@@ -224,6 +223,7 @@ class Seats:
         seat.used = seat.token.hop
         seat.granted_at = self.desk.now
         seat.using = waiter.next()
+        seat.visit.begin(self.desk.now)
         seat.told = False
         seat.row += 1
         if seat.parked:
@@ -232,14 +232,10 @@ class Seats:
             self.machine.watch.began(seat)
         waiter.rest()
         waiter.last_run = self.desk.now
-        self.desk.out.append(Grant(seat.using, seat.token, not self._replaced_lately(seat.token)))
+        self.desk.out.append(Grant(seat.using, seat.token))
         self._invite(seat)
         if waiter.waiting:
             self.queue_self(seat)
-
-    def _replaced_lately(self, token: Token) -> bool:
-        """Made in place of another: whoever had that one, and was out of touch, may not know yet."""
-        return token.epoch > FIRST_EPOCH and abs(self.desk.now - token.stamp) < WAKE and not self.desk.alone
 
     def queue_self(self, seat: Seat) -> None:
         """More requests wait here than one turn serves: a ticket behind the others'."""
@@ -252,15 +248,18 @@ class Seats:
             waiter.ask()
 
     def release(self, request: RequestId, baggage: bytes) -> None:
-        self.orphans.discard(request)
+        orphan = self.orphans.pop(request, None)
+        if orphan is not None:
+            visit, better = orphan
+            visit.end(self.desk.now)
+            self.machine.reckoning.open(visit, better)
         for seat in self.by_slot.values():
             if seat.using == request:
                 seat.using = None
-                seat.ended_at = self.desk.now
+                seat.visit.end(self.desk.now)
                 seat.token = seat.token._replace(baggage=baggage)
                 self.machine.waiter.last_run = self.desk.now
                 self.machine.watch.check(seat)
-                seat.overslept = seat.doubt
                 self.advance(seat)
                 return
         for seat in list(self.by_slot.values()):
@@ -318,6 +317,7 @@ class Seats:
             return
         del self.by_slot[token.slot]
         place = place_of(token._replace(hop=token.hop + 1), to)
+        seat.visit.after = place
         desk.learn(place)
         self.machine.registrar.moved(place, token, seat.watcher)
         if seat.late:
@@ -328,6 +328,10 @@ class Seats:
         seat = self.by_slot.get(token.slot)
         if seat is None or seat.token.key != token.key:
             self.desk.note(FactKind.DISCARDED, token, to, "it came back when a better one had been here")
+            visit = self.machine.ledger.find(place_of(token, self.desk.me))
+            better = self.desk.best.get(token.slot)
+            if visit is not None and better is not None:
+                self.machine.reckoning.open(visit, better)
             return
         queue = tuple(ticket for ticket in seat.token.queue if ticket.node != to)
         seat.token = seat.token._replace(queue=queue)
@@ -389,13 +393,9 @@ class Seats:
         del self.by_slot[seat.token.slot]
         desk.note(FactKind.DISCARDED, seat.token, better.holder, f"epoch {better.epoch} hop {better.hop} wins")
         if seat.using is not None:
-            self.orphans.add(seat.using)
-            if presence is Presence.IN_USE:
-                desk.note(FactKind.OVERLAP, seat.token, better.holder)
+            self.orphans[seat.using] = (seat.visit, better)
             self.tell(seat, LostReason.OVERLAP)
-        elif seat.overslept and better.hop and not seat.told and seat.ended_at > better.stamp + SECOND:
-            # It was made because somebody waited, so it was used within a second.
-            desk.note(FactKind.OVERLAP, seat.token, better.holder, "the last hold ended after the other token was made")
+        self.machine.reckoning.open(seat.visit, better)
         self.machine.registrar.feed_elsewhere(seat.token, better)
 
     def withhold(self, seat: Seat) -> bool:
@@ -418,7 +418,17 @@ class Seats:
         seat.token = seat.token._replace(epoch=epoch, stamp=desk.now, id=int(desk.rng.random() * 2**53), hop=0)
         seat.used = 0
         desk.note(FactKind.GENERATED, seat.token, detail="in place of one that was heard of and not found")
-        desk.learn(place_of(seat.token, desk.me))
+        place = place_of(seat.token, desk.me)
+        visit, better = seat.visit, desk.best.get(seat.token.slot)
+        seat.visit = self.machine.ledger.renamed(visit, seat.token, place)
+        desk.learn(place)
+        if better is not None:
+            self.machine.reckoning.open(visit, better)
+
+    def tell_visit(self, visit: Visit, reason: LostReason) -> None:
+        for seat in self.by_slot.values():
+            if seat.visit is visit:
+                self.tell(seat, reason)
 
     def tell(self, seat: Seat, reason: LostReason) -> None:
         """Once a hold is enough: the application cannot become more careful."""
