@@ -13,8 +13,8 @@ SEEDS = 200 if IN_CI else 6
 PAPERS = ("adaptive", "sandwich", "random-access")
 
 
-# Where a hold cannot be told of another in the way that it should be: how many runs in a hundred, at most. Links that take
-# seconds make "how long ago" vague for longer than anybody asks; in a storm the nodes die that remember.
+# Where a hold is not told of another as it should be: in how many runs in a hundred, at most. Links that take seconds
+# make "how long ago" vague for longer than anybody asks; in a storm the nodes die that remember.
 EVIDENCE_MISSED_AT_MOST = {"clogged-links": 3, "storm": 3}
 
 
