@@ -7,17 +7,34 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from tests.leaks import Census
 
 HERE = Path(__file__).parent
+NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they take seconds to import
 ONE_NEEDY_TEST = """
 import pytest
 @pytest.mark.needs("no-such-program")
 def test_needy(): raise AssertionError("it ran")
 def test_modest(): pass
+"""
+ONE_TEST_OF_BAD_LUCK = """
+from pathlib import Path
+def test_unlucky():
+    tried = Path("tried")
+    was_here = tried.exists()
+    tried.touch()
+    assert was_here
+def test_lucky(): pass
+"""
+WHERE_IT_RUNS = """
+import os, pytest
+@pytest.mark.parametrize("number", range(8))
+def test_where(number, record_property):
+    record_property("ran", f"{os.environ['PYTEST_XDIST_WORKER']} {os.getpriority(os.PRIO_PROCESS, 0)}")
 """
 ONE_SHY_TEST = """
 import pytest
@@ -27,19 +44,40 @@ def test_bold(): pass
 
 
 def run_suite(where: Path, source: str, *, ci: bool) -> tuple[int, str]:
-    (where / "tests").mkdir()
-    for name in ("conftest.py", "leaks.py"):
-        shutil.copy(HERE / name, where / "tests")
-    (where / "tests" / "test_it.py").write_text(source)
-    (where / "pytest.ini").write_text("[pytest]\npythonpath = .\naddopts = --import-mode=importlib\nmarkers = needs\n")
+    lay_out(where, {"test_it.py": source})
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests"],
         cwd=where,
-        env={**os.environ, "CI": "true" if ci else ""},
+        env={**os.environ, **NO_OTHER_PLUGINS, "CI": "true" if ci else ""},
         capture_output=True,
         text=True,
     )
     return run.returncode, run.stdout + run.stderr
+
+
+def lay_out(where: Path, tests: dict[str, str]) -> None:
+    (where / "tests").mkdir()
+    for name in ("conftest.py", "leaks.py"):
+        shutil.copy(HERE / name, where / "tests")
+    for name, source in tests.items():
+        (where / "tests" / name).parent.mkdir(exist_ok=True)
+        (where / "tests" / name).write_text(source)
+    (where / "pytest.ini").write_text("[pytest]\npythonpath = .\naddopts = --import-mode=importlib\nmarkers = needs\n")
+
+
+def run_as_in_ci(where: Path, tests: dict[str, str], *options: str) -> tuple[int, list[str]]:
+    """The exit code, and the lines that it ends with."""
+    lay_out(where, tests)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(
+        [HERE.parent / ".ci" / "pytest", "-p", "xdist", *options],
+        cwd=where,
+        env={**os.environ, **NO_OTHER_PLUGINS, "CI": "true", "PATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    return run.returncode, run.stdout.splitlines()
 
 
 def test_a_test_whose_need_is_missing_is_left_out_and_named_with_the_remedy(tmp_path: Path):
@@ -67,6 +105,54 @@ def test_elsewhere_a_test_may_skip_itself(tmp_path: Path):
     code, said = run_suite(tmp_path, ONE_SHY_TEST, ci=False)
     assert code == 0, said
     assert "1 passed, 1 skipped" in said
+
+
+@pytest.mark.house
+def test_in_ci_a_test_of_real_processes_has_a_second_try_and_is_named(tmp_path: Path):
+    code, said = run_as_in_ci(tmp_path, {"faults/test_it.py": ONE_TEST_OF_BAD_LUCK})
+    assert code == 0, said
+    assert any("1 failed, 1 passed" in line for line in said)
+    assert "passed only at the second try: tests/faults/test_it.py::test_unlucky" in said
+    assert "1 passed" in said[-1]
+
+
+@pytest.mark.house
+def test_in_ci_what_fails_twice_is_red(tmp_path: Path):
+    code, said = run_as_in_ci(tmp_path, {"faults/test_it.py": "def test_wrong(): assert not 'luck'"})
+    assert code == 1, said
+    assert "failed at both tries: tests/faults/test_it.py::test_wrong" in said
+    assert "1 failed" in said[-1]
+
+
+@pytest.mark.house
+@pytest.mark.parametrize(
+    "tests",
+    [
+        {"faults/test_it.py": ONE_TEST_OF_BAD_LUCK, "core/test_it.py": "def test_wrong(): assert not 'luck'"},
+        {f"faults/test_{n}.py": ONE_TEST_OF_BAD_LUCK.replace('"tried"', f'"tried {n}"') for n in range(4)},
+        {"faults/test_it.py": "import nothing_of_that_name"},
+    ],
+    ids=["not of processes", "too many", "not run"],
+)
+def test_in_ci_there_is_no_second_try_where_it_was_more_than_bad_luck(tmp_path: Path, tests: dict[str, str]):
+    code, said = run_as_in_ci(tmp_path, tests)
+    assert code == 1, said
+    assert not any("second try" in line for line in said)
+    assert " in " in said[-1] and ("failed" in said[-1] or "error" in said[-1])
+
+
+@pytest.mark.house
+def test_in_ci_tests_of_processes_run_one_by_one_beside_what_only_computes(tmp_path: Path):
+    tests = {f"{room}/test_it.py": WHERE_IT_RUNS for room in ("adapters", "core", "faults", "wire")}
+    code, said = run_as_in_ci(tmp_path, tests, "--junitxml=results.xml")
+    assert code == 0, said
+    ran: dict[str, set[str]] = {}
+    for case in ElementTree.parse(tmp_path / "results.xml").iter("testcase"):
+        [seen] = [each.attrib["value"] for each in case.iter("property")]
+        ran.setdefault(case.attrib["classname"].split(".")[1], set()).add(seen)
+    assert len(ran["adapters"] | ran["faults"]) == 1
+    assert all(seen.endswith(" 19") for seen in ran["core"] | ran["wire"])
+    assert not any(seen.endswith(" 19") for seen in ran["faults"])
 
 
 async def test_what_ends_in_its_own_time_is_no_leak(no_leaks: None):
