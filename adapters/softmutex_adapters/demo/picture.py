@@ -33,7 +33,7 @@ def draw(path: Path, measured: Sequence[Tally]) -> None:
     for axes, tally in zip(panels, measured, strict=True):
         _panel(axes, tally, longest)
     panels[-1].set_xlabel("seconds", color=INK)
-    figure.suptitle(sentence(measured[0].plan), color=INK, fontsize=13, x=0.01, ha="left")
+    figure.suptitle(sentence(measured[0].plan) + "\n", color=INK, fontsize=13, x=0.01, ha="left")
     figure.legend(
         handles=[Patch(color=COLOUR[kind], label=label) for kind, label in LEGEND.items()],
         loc="outside lower left",
@@ -51,6 +51,8 @@ def _panel(axes: Axes, tally: Tally, longest: float) -> None:
             # A refused login takes a millisecond: it is drawn wide enough to be seen.
             width = max(ends - begins, longest / 400 if kind == "refused" else 0.0)
             axes.barh(row, width, left=begins - tally.began, height=0.8, color=COLOUR[kind], linewidth=0)
+            if kind not in ("waits", "transfers"):  # where one try ends and the next begins
+                axes.plot([ends - tally.began] * 2, [row - 0.4, row + 0.4], color=PAPER, linewidth=0.8)
     axes.set_xlim(0, longest * 1.01)
     axes.set_ylim(len(tally.clients) - 0.4, -0.6)
     axes.set_yticks([])
@@ -70,4 +72,7 @@ def _panel(axes: Axes, tally: Tally, longest: float) -> None:
 
 
 def mean(seen: dict[str, Any]) -> str:
-    return f"{seen['completion_mean_s']:.1f} s on average" if seen["finished"] else "nobody has the file"
+    if not seen["finished"]:
+        return "nobody has the file"
+    whose = "" if seen["finished"] == seen["clients"] else " of these"
+    return f"{seen['completion_mean_s']:.1f} s on average{whose}"
