@@ -17,7 +17,20 @@ from softmutex.cli import main
 from softmutex.runtime.config import SETTINGS
 
 HERE = Path(__file__).parent
-COMMANDS = ("run", "status", "doctor", "registry", "bench", "sim run", "sim reproduce", "sim compare", "sim replay")
+COMMANDS = (
+    "run",
+    "status",
+    "doctor",
+    "demo",
+    "registry",
+    "key",
+    "slurm",
+    "bench",
+    "sim run",
+    "sim reproduce",
+    "sim compare",
+    "sim replay",
+)
 
 
 def load(name: str) -> ModuleType:
