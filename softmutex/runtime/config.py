@@ -25,8 +25,8 @@ from urllib.parse import parse_qsl, urlencode
 from softmutex.core.errors import ConfigError
 
 PREFIX = "SOFTMUTEX_"
-# Variables of ours that are no settings: what a child of `softmutex run` is told, and where the file is.
-NOT_SETTINGS = frozenset({"SOFTMUTEX_HELD", "SOFTMUTEX_EPOCH", "SOFTMUTEX_CONFIG"})
+# Variables of ours that are no settings: what a child of `softmutex run` is told, where the file and the agent are.
+NOT_SETTINGS = frozenset({"SOFTMUTEX_HELD", "SOFTMUTEX_EPOCH", "SOFTMUTEX_CONFIG", "SOFTMUTEX_AGENT"})
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 FALSE_WORDS = frozenset({"0", "false", "no", "off"})
 SAFE = "/:,[]@"  # stay readable in a query
@@ -138,6 +138,9 @@ SETTINGS: Mapping[str, Setting] = {
         Setting("key", key, None, "node", "the group key as bytes, or the path of a file", keyword_only=True),
         Setting("key_file", path, None, "node", "the file that holds the group key", in_query=True),
         Setting("insecure", flag, False, "node", "without a key beyond this host, after all", in_query=True),
+        Setting("identity", path, None, "node", "the file that holds this member's own key; signs its hand-overs"),
+        Setting("authority", adapter, None, "node", "who gives certificates: a registry's URL; else the membership"),
+        Setting("require_identity", flag, False, "node", "take in only members for whom the authority vouches"),
         Setting("group", text, "default", "node", "members of different groups never meet", in_query=True),
         Setting("name", text, None, "node", "what people call this node; host-pid where not given", in_query=True),
         Setting("advertise", text, None, "node", "host:port under which others reach this node", in_query=True),

@@ -212,17 +212,21 @@ def being_changed(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, lines: Sequence[str]) -> None:
+    replace(path, ("\n".join(lines) + "\n").encode("ascii"))
+
+
+def replace(path: Path, content: bytes) -> None:
     """K1. Through symbolic links, and for the user whose file it is."""
     path = path.resolve()
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with open(descriptor, "w", encoding="ascii") as file:
+        with open(descriptor, "wb") as file:
             with contextlib.suppress(FileNotFoundError):
                 owner = path.stat()
                 if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
                     os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            file.write("\n".join(lines) + "\n")
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         beside.rename(path)

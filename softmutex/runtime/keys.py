@@ -27,6 +27,7 @@ from softmutex.runtime.config import Settings
 from softmutex.urls import split_address
 
 if TYPE_CHECKING:
+    from softmutex.runtime.identity import Papers
     from softmutex.runtime.keyfile import KeysInForce
     from softmutex.runtime.node import Life
     from softmutex.runtime.sealing import Seal
@@ -66,6 +67,16 @@ def in_force(life: Life, keys: Sequence[bytes]) -> KeysInForce | None:
     from softmutex.runtime.sealing import Sealer
 
     return KeysInForce(life, life.seal, keys, key_file(life.settings)) if isinstance(life.seal, Sealer) else None
+
+
+def identify(life: Life) -> Papers | None:
+    """Sets up whom a node believes, and what it signs with (`identity.py`). The papers of its own are still to come."""
+    if life.settings["identity"] is None and not life.settings["require_identity"]:
+        return None
+    from softmutex.runtime import identity
+
+    life.vouching, papers = identity.load(life)
+    return papers
 
 
 def check_reach(settings: Settings, transport: Transport, keys: Sequence[bytes]) -> None:

@@ -27,7 +27,7 @@ import random
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from softmutex import plugins
@@ -40,6 +40,7 @@ from softmutex.core.events import (
     Grant,
     Leaving,
     Lose,
+    LostReason,
     MembersChanged,
     NodeId,
     Note,
@@ -66,6 +67,7 @@ from softmutex.runtime.terms import Plan, Terms
 from softmutex.runtime.timers import Timers
 
 if TYPE_CHECKING:
+    from softmutex.runtime.identity import Vouching
     from softmutex.runtime.sealing import Refused
 
 log = logging.getLogger("softmutex")
@@ -92,12 +94,15 @@ class Life:
         self.seats: dict[str, Seat] = {}
         self.dropped: Counter[str] = Counter()
         self.told: Counter[str] = Counter()
+        self.vouching: Vouching | None = None  # where identities are used
+        self.banned: NodeClosed | None = None
         self.is_open = False
         self.closing = False
         self.born = forks.count()
         self.where = (_seen_as(settings["membership"]), settings["group"])  # the same for all nodes of a group
         self._said: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self.also_close: list[Callable[[], Awaitable[None]]] = []
         self._idle = asyncio.Event()  # set when something that `close` or `open` waits for may have changed
         # By URL in thousands of processes: nothing is imported before it is known to be used.
         self.transport = plugins.transport(settings["transport"])
@@ -113,11 +118,15 @@ class Life:
             keys.check_reach(self.settings, self.transport, group_keys)
             self.seal = keys.seal_with(group_keys, self.settings["group"], self.id)
             self.keys = keys.in_force(self, group_keys)
+            papers = keys.identify(self)
             self.peers = Peers(self)
             self.members = self.peers.members
             self.founding = Founding(self)
             self.status = StatusDesk(self)
             self._start(self._pump(), "pump")
+            if papers is not None:
+                self._start(papers.renew_forever(), "certificate")
+                await papers.first()
             await self.membership.join(Member(self.transport.address, self.id, self.name))
             self.peers.update(await self.membership.watch())
             self._start(self._watch(), "members")
@@ -158,7 +167,7 @@ class Life:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for part in (self.membership.aclose, self.transport.aclose):
+        for part in (self.membership.aclose, self.transport.aclose, *self.also_close):
             try:
                 await part()
             except Exception:
@@ -221,13 +230,15 @@ class Life:
                 self.handle(seat, event)
 
     def _refused(self, refused: Refused, datagram: Datagram) -> None:
-        """Counted by the seal; two of the reasons are for the user to know."""
+        """Counted by the seal; some of the reasons are for the user to know."""
         source = datagram.source
         if refused.reason == "unknown_key" and self.keys is not None and self.keys.unknown():
             self.seal.refusals[refused.reason] -= 1  # it is not, after all
             self.take(datagram)
         elif refused.reason == "version":
             self.tell("version", f"{source} speaks {refused.detail}", once=f"version {source}")
+        elif refused.reason in ("unsigned", "unvouched"):
+            self.peers.expel(refused.sender, source, refused.detail)
         elif refused.reason == "reflected":
             self.tell("own id", f"{source} sends in the name of this node: {refused.detail}.", once="own id")
 
@@ -312,6 +323,8 @@ class Life:
         """What the application wants. Never raises: the claim is told."""
         try:
             self.check_usable()
+            if self.banned is not None:
+                raise self.banned
             seat = self.seat(plan)
         except SoftMutexError as error:
             claim.fail(error)
@@ -366,6 +379,17 @@ class Life:
         for seat in list(self.seats.values()):
             if seat.started:
                 self.handle(seat, event)
+
+    def set_banned(self, is_banned: bool) -> None:
+        """The others ignore this node. Who waits here waits in vain, and who holds may not be alone."""
+        self.banned = None
+        if is_banned:
+            self.banned = NodeClosed("this node is banned from its group by the registry. Ask who runs that.")
+            self.tell("banned", str(self.banned))
+            for seat in list(self.seats.values()):
+                seat.fail(self.banned)
+                for request in list(seat.holding):
+                    seat.lose(request, LostReason.ISOLATED)
 
     def greetings_changed(self) -> None:
         self._idle.set()

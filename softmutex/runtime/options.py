@@ -40,6 +40,9 @@ class SharedNodeOptions(TypedDict, total=False):
     membership: str | Membership
     key: bytes | str | PathLike[str]  # the group key itself, or the path of a file that holds it
     insecure: bool
+    identity: str | PathLike[str]  # the file of this member's own key; signs its hand-overs
+    authority: str  # who gives certificates: a registry's URL; else the membership does
+    require_identity: bool  # take in only members for whom the authority vouches
     group: str
     advertise: str  # host:port under which others reach this node
     thread: bool  # run the node on another thread, where a blocked loop does not hurt it

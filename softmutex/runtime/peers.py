@@ -5,7 +5,10 @@
     a frame for this very life, or a proven HELLO ------------> member          it knows us; the list will follow
     member --a machine suspects it, or the list drops it--> probed --silence--> removed, greeted at leisure
                                                              `--PONG, any frame--> member
-    member --BYE--> removed
+    member --BYE, a ban, a signature that is wrong--> removed
+
+Where identities are required (`identity.py`), a membership is trusted with nobody: all are greeted, and who is not
+vouched for is no member.
 
 What it decides: silence is noticed on suspicion only. The naive way, beats from everybody to everybody, costs N²
 messages for as long as nothing happens, and takes a busy node for a dead one. Here a node that nobody needs is never
@@ -84,6 +87,7 @@ class Peers:
         self._secret = life.random_bytes(16)
         self._newcomers = 0
         self._newcomers_second = 0
+        self.banned: frozenset[int | bytes] = frozenset()
         self._probing = 0
         self._put_off: dict[NodeId, Peer] = {}  # whose probe has to wait, in the order of suspicion
         self._doubled: set[str] = set()  # names that were told of
@@ -93,7 +97,9 @@ class Peers:
     def update(self, view: Iterable[Member]) -> None:
         """The membership's list of the others, whole."""
         shown = {member.address: member for member in view}
+        self._heed(getattr(self._life.membership, "banned", self.banned))
         trusted = self._life.membership_is_complete()
+        believed = trusted and not self._requires_identity()
         for address, greeting in list(self.greetings.items()):
             if shown.get(address) != greeting.member:
                 self._stop_greeting(address)
@@ -108,7 +114,9 @@ class Peers:
                 known.listed = member
             elif address in self._mine or address in self.greetings or member.id == self._life.id:
                 continue
-            elif member.id and trusted:
+            elif member.id in self.banned:
+                self._ignore(member.id, member.name or address)
+            elif member.id and believed:
                 joined.append(member)
             else:
                 self._greet(member)
@@ -141,6 +149,13 @@ class Peers:
         self._newcomers += 1
         if self._newcomers > NEWCOMERS_A_SECOND:
             self._life.drop("newcomers")
+            return None
+        if self._is_banned(id):
+            self._ignore(id, address)
+            return None
+        if self._requires_identity() and not self._is_vouched(id):
+            self._life.drop("no identity")
+            self._greet_stranger(id, address)
             return None
         self._admit([Member(address, id)], listed=False)
         return self.table.get(id)
@@ -182,6 +197,49 @@ class Peers:
                 self._life.tell("names", f"two live nodes are named {peer.name!r} ({where}). Give each its own.")
             if peer.name:
                 seen.add(peer.name)
+
+    # --- who is not wanted ------------------------------------------------------------------------------------------
+
+    def _requires_identity(self) -> bool:
+        return self._life.vouching is not None and self._life.vouching.required
+
+    def _is_vouched(self, id: NodeId) -> bool:
+        return self._life.vouching is not None and self._life.vouching.is_vouched(id)
+
+    def _identity_of(self, id: NodeId) -> bytes:
+        vouched = self._life.vouching.senders.get(id) if self._life.vouching is not None else None
+        return b"" if vouched is None else vouched.public
+
+    def _is_banned(self, id: NodeId) -> bool:
+        return bool(self.banned) and (id in self.banned or self._identity_of(id) in self.banned)
+
+    def _heed(self, banned: frozenset[int | bytes]) -> None:
+        """Ids of lives, and public keys of identities. Whom the list no longer names may come back."""
+        if banned == self.banned:
+            return
+        self.banned = banned
+        own = {self._life.id, self._life.vouching.public if self._life.vouching is not None else b""}
+        self._life.set_banned(not own.isdisjoint(banned))
+        for id in [id for id in self.table if self._is_banned(id)]:
+            self._ignore(id, self._life.call(id))
+            self._remove([id])
+
+    def _ignore(self, id: NodeId, who: str) -> None:
+        self._life.drop("banned")
+        self._life.tell("banned", f"{who} is banned by the registry: this node ignores it.", once=f"banned {id}")
+
+    def _greet_stranger(self, id: NodeId, address: str) -> None:
+        """It may have an identity, and has not shown it yet."""
+        if address not in self.greetings:
+            self._greet(Member(address, id))
+
+    def expel(self, id: NodeId, source: str, why: str) -> None:
+        """What it hands over is refused: it must not be handed anything."""
+        who = self._life.call(id) if id in self.table else source
+        self._life.tell("certificates", f"{who} {why}. It is ignored until that is mended.", once=f"certificate {id}")
+        if self._life.vouching is not None and self._life.vouching.required:
+            self._life.vouching.senders.pop(id, None)
+            self._remove([id])
 
     # --- suspicion --------------------------------------------------------------------------------------------------
 
@@ -314,6 +372,11 @@ class Peers:
 
     def _introduce(self, id: NodeId, name: str, source: str, greeted: Member | None) -> None:
         """It proved that it is there. Who was at this address before is probably not any more."""
+        if self._requires_identity() and not self._is_vouched(id) and not self._is_banned(id):
+            why = "shows no certificate, and this node requires one (require_identity). It is not taken in"
+            self._life.drop("no identity")
+            self._life.tell("certificates", f"{name or 'a node'} at {source} {why}.", once=f"no certificate {source}")
+            return
         listed = greeted or (self.greetings[source].member if source in self.greetings else None)
         if listed is not None:
             self._stop_greeting(listed.address)

@@ -21,6 +21,8 @@ S4  No memory is spent on a sender before a frame of its was opened that was mea
     (receiver 0) from a sender not heard before can be played back; it is answered by a cookie, and that is all.
 S5  There is no fall-back: a node with a key refuses what is not sealed, one without refuses what is.
 S6  `open` never raises on bytes from outside, and counts every refusal by its reason.
+S7  Bit 63 of the counter says that a signature precedes the body (`identity.py`); it is part of nonce and header, so
+    it cannot be changed unseen. The other bits alone count.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -58,10 +60,15 @@ from softmutex.core.wire import (
 )
 from softmutex.runtime import forks
 
+if TYPE_CHECKING:
+    from softmutex.runtime.identity import Vouching
+
 KEY_SIZE = 32
+SIGNATURE_SIZE = 64
 WINDOW = 1024
 SENDERS_MAX = 65_536
 CIPHERS_KEPT = 16  # 2.4 KB each; to derive one anew costs about 4 us
+SIGNED = 1 << 63  # in the counter
 _WINDOW_MASK = (1 << WINDOW) - 1
 _SALT = b"softmutex 1"
 _URLSAFE = str.maketrans("-_", "+/")
@@ -79,12 +86,15 @@ class Refusal(StrEnum):
     MISDIRECTED = "misdirected"  # meant for another life
     REFLECTED = "reflected"  # one of this node's own; if not, another process lives under its id
     CROWDED = "crowded"  # a new sender, and there is no room for it
+    UNSIGNED = "unsigned"  # hands a token over without a signature, where identities are required
+    UNVOUCHED = "unvouched"  # the signature or the certificate with it is wrong, or out of date
 
 
 class Refused(NamedTuple):
     reason: Refusal
     detail: str
     version: int = 0  # of the peer, where that is the reason
+    sender: NodeId = 0  # where it is certain who that is
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------
@@ -199,6 +209,14 @@ class _Window:
             self.seen |= 1 << -ahead
 
 
+def signed_part(body: bytes) -> int:
+    """How many bytes of the body are certificate and signature."""
+    size = 1 + body[0] + SIGNATURE_SIZE if body else 0
+    if not 0 < size < len(body):
+        raise BadFrame("cut off in its signature")
+    return size
+
+
 # --- the doors ------------------------------------------------------------------------------------------------------
 
 
@@ -260,6 +278,7 @@ class Sealer(_Door):
         self._counter = 0
         self._windows: dict[NodeId, _Window] = {}
         self._born = forks.count()
+        self.vouching: Vouching | None = None
         self.rekey(ring)
 
     def rekey(self, ring: KeyRing) -> None:
@@ -290,14 +309,20 @@ class Sealer(_Door):
         self._check_sender(frame)
         body = write_body(frame)
         counter = self._counter
-        header = write_header(self._use, self.me, counter)
         self._counter = counter + 1
+        header = write_header(self._use, self.me, counter)
+        if self.vouching is not None:
+            marked = write_header(self._use, self.me, counter | SIGNED)
+            attestation = self.vouching.attest(frame.message, marked, body)
+            if attestation:
+                counter, header, body = counter | SIGNED, marked, attestation + body
         return header + self._mine.encrypt(counter.to_bytes(12), body, header)
 
     def open(self, data: Bytes) -> Frame | Refused:
         try:
             data = admit(data)
-            key, sender, counter = read_header(data)
+            key, sender, number = read_header(data)
+            counter = number & ~SIGNED
             if key == UNSEALED:
                 return self._refuse(Refusal.NOT_SEALED, "not sealed, and this node has a key")
             if key not in self._keys:
@@ -309,7 +334,10 @@ class Sealer(_Door):
             elif not window.is_new(counter):
                 return self._refuse(Refusal.REPLAYED, "opened before, or older than all that is remembered")
             cipher = self._cipher_of(key, sender)
-            frame = read_body(sender, cipher.decrypt(counter.to_bytes(12), data[HEADER_SIZE:], data[:HEADER_SIZE]))
+            header = data[:HEADER_SIZE]
+            body = cipher.decrypt(number.to_bytes(12), data[HEADER_SIZE:], header)
+            begin = signed_part(body) if number != counter else 0
+            frame = read_body(sender, body, begin)
         except InvalidTag:
             return self._refuse(Refusal.FORGED, "sealed with another key or for another group, or changed on the way")
         except BadFrame as error:
@@ -317,6 +345,11 @@ class Sealer(_Door):
         misplaced = self._misplaced(frame)
         if misplaced:
             return misplaced
+        if self.vouching is not None and frame.sender != self.me:
+            objection = self.vouching.objection(frame, header, body[:begin], body[begin:])
+            if objection:
+                self.refusals[why := Refusal.UNVOUCHED if begin else Refusal.UNSIGNED] += 1
+                return Refused(why, objection, sender=sender)
         if window is not None:
             window.note(counter)
         elif frame.receiver == self.me:

@@ -76,6 +76,7 @@ def describe(life: Life) -> dict[str, Any]:
         "group": life.settings["group"],
         "version": own_version(),
         "keys": life.seal.key_ids,
+        "identity": life.vouching.shown if life.vouching is not None else None,
         "clock": seconds(life.now()),  # since 1970, as its machines see it
         "peers": statistics.peers,
         "dropped": dict(statistics.dropped),

@@ -90,6 +90,7 @@ class RegistryMembership:
         self._me: Member | None = None
         self._lease = ""
         self._shown: tuple[Member, ...] | None = None
+        self._shown_banned: frozenset[str] = frozenset()
         self._changed, self._listed, self._missing, self._joined = (asyncio.Event() for _ in range(4))
         self._refused: Trouble | None = None  # join can never work
         self._client: RegistryClient | None = None
@@ -152,8 +153,8 @@ class RegistryMembership:
                     await self._listed.wait()
         while not self._closed:
             others = self._view.others(self._me, self._lease)
-            if others != self._shown:
-                self._shown = others
+            if others != self._shown or self._view.banned != self._shown_banned:
+                self._shown, self._shown_banned = others, self._view.banned
                 return others
             self._changed.clear()
             await self._changed.wait()
@@ -180,6 +181,36 @@ class RegistryMembership:
 
     def group_key(self) -> bytes | None:
         return None
+
+    @property
+    def banned(self) -> frozenset[int | bytes]:
+        """Whom the registry's list bans: ids of lives, and public keys of identities."""
+        return frozenset(
+            int(who, 16) if wire.ID.fullmatch(who) else wire.from_text(who, 32) for who in self._shown_banned
+        )
+
+    # --- as an authority (`softmutex.runtime.identity`) -------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        return self._group
+
+    @property
+    def public_key(self) -> bytes | None:
+        """Only what was given is known for certain; what a registry says of itself is not."""
+        given = self._secrets["public_key"]
+        return None if given is None else wire.from_text(given, 32)
+
+    async def certify(self, name: str, public: bytes, proof: bytes) -> bytes:
+        """From the first registry that gives one."""
+        why = "no registry was asked."
+        for base in random.sample(self._registries, len(self._registries)):
+            try:
+                self._client = self._client or RegistryClient(self._group, **self._secrets)
+                return await self._client.certify(base, name, public, proof)
+            except Trouble as trouble:
+                why = str(trouble)
+        raise CannotOpen(why)
 
     @property
     def complete(self) -> bool:
@@ -382,6 +413,7 @@ class View:
     def __init__(self) -> None:
         self.version = 0
         self.members: dict[str, Member] = {}
+        self.banned: frozenset[str] = frozenset()
 
     def take(self, told: wire.MemberList) -> bool:
         """False where it does not lead on from here."""
@@ -395,6 +427,7 @@ class View:
             self.members.pop(key, None)  # who comes again, comes last
             self.members[key] = member
         self.version = told.version
+        self.banned = frozenset(told.banned)
         return True
 
     def others(self, me: Member | None, lease: str) -> tuple[Member, ...]:

@@ -84,10 +84,21 @@ class RegistryClient:
         except (TypeError, KeyError, ValueError):
             raise self._nonsense(base, f"{told!r:.60}") from None
 
-    async def _call(self, method: str, base: str, lease: str, within_s: float, body: object) -> Any:
+    async def certify(self, base: str, name: str, public: bytes, proof: bytes) -> bytes:
+        body = {"name": name, "public_key": wire.to_text(public), "proof": wire.to_text(proof)}
+        told = await self._call("POST", base, "", ANSWER_S, body, what="certificates")
+        try:
+            written = str(told["certificate"])
+            return wire.from_text(written, len(written) * 3 // 4)
+        except (TypeError, KeyError, ValueError):
+            raise self._nonsense(base, f"{told!r:.60}") from None
+
+    async def _call(
+        self, method: str, base: str, lease: str, within_s: float, body: object, what: str = "members/"
+    ) -> Any:
         import aiohttp
 
-        url = f"{base}/v1/groups/{self._group}/members/{lease}"
+        url = f"{base}/v1/groups/{self._group}/{what}{lease}"
         patience = aiohttp.ClientTimeout(total=within_s, sock_connect=CONNECT_S)
         with self._explained(base):
             async with self._session.request(
@@ -143,6 +154,8 @@ class RegistryClient:
         if answer.status == 401:
             why = "refuses this node: the token is missing or wrong. Give the group's token: ?token_file=PATH"
             raise Trouble("token", f"{base} {why}", is_final=True)
+        if answer.status == 403:
+            raise Trouble("banned", f"{base} does not let this node in: {said}", is_final=True)
         if answer.status in (429, 503):
             asked = answer.headers.get("Retry-After", "1")
             wait_s = min(float(asked), RETRY_AFTER_MAX_S) if asked.isdecimal() else 1.0

@@ -13,6 +13,7 @@ Schema = dict[str, Any]
 ERRORS = {
     400: "something in the request is not as described",
     401: "the token is missing or wrong",
+    403: "who asks is banned from the group, or has not shown that a key is its own",
     408: "the body came too slowly",
     413: f"the body has more than {BODY_MAX} bytes, or a report more than {report.REPORT_MAX}",
     429: "too many requests; Retry-After says when to come again",
@@ -42,6 +43,7 @@ LIST = {
         "settling_s": {"type": "number", "description": "so long members of an earlier registry may be missing"},
         "joined": {"type": "array", "items": ENTRY, "description": "key, address, id, name of each"},
         "left": {"type": "array", "items": {"type": "string"}, "description": "keys"},
+        "banned": {"type": "array", "items": {"type": "string"}, "description": "all whom the members ignore"},
     },
 }
 EVENT = {
@@ -102,12 +104,12 @@ def description(has_tokens: bool) -> Schema:
         ),
         "/v1/groups/{group}/members/{lease}": {
             "parameters": [group, lease],
-            "put": _operation("Join, or renew the lease", joined, (400, 401, 408, 413, 503), closed=True)
+            "put": _operation("Join, or renew the lease", joined, (400, 401, 403, 408, 413, 503), closed=True)
             | {"requestBody": {"required": True, "content": {"application/json": {"schema": MEMBER}}}},
             "delete": _operation("Leave", left, (400, 401, 503), closed=True),
         },
     }
-    paths |= _page(group, lease, after, wait)
+    paths |= _page(group, lease, after, wait) | _identities(group)
     if not has_tokens:
         for operations in paths.values():
             for method in operations.keys() - {"parameters"}:
@@ -144,6 +146,40 @@ def _page(group: Schema, lease: Schema, after: Schema, wait: Schema) -> dict[str
             | {"requestBody": {"required": True, "content": {"application/json": {"schema": report.SCHEMA}}}},
         },
     }
+
+
+def _identities(group: Schema) -> dict[str, Schema]:
+    """Of certificates.py and bans.py."""
+    text: Schema = {"type": "string"}
+    asked = _of(
+        name=_pattern("[ -~]{1,64}"), public_key=_pattern("[A-Za-z0-9_-]{43}"), proof=_pattern("[A-Za-z0-9_-]{86}")
+    )
+    asked["additionalProperties"] = False
+    given = _json("a certificate", _of(certificate=text, not_before={"type": "integer"}, not_after={"type": "integer"}))
+    who = _in("path", "who", _pattern(wire.WHO), "an id, or a public key in base 64")
+    why: Schema = {"type": "object", "additionalProperties": False, "properties": {"why": _pattern("[ -~]{0,100}")}}
+    listed = _json("bans", _of(banned={"type": "array", "items": _of(who=text, why=text)}))
+    version = _json("told to all at this version", _of(version=VERSION))
+    return {
+        "/v1/groups/{group}/certificates": {
+            "parameters": [group],
+            "post": _operation("Certify a key", given, (400, 401, 403, 408, 413, 503), closed=True)
+            | {"requestBody": {"required": True, "content": {"application/json": {"schema": asked}}}},
+        },
+        "/v1/groups/{group}/banned": _get(
+            "Who is banned", listed, parameters=[group], errors=(400, 401, 503), closed=True
+        ),
+        "/v1/groups/{group}/banned/{who}": {
+            "parameters": [group, who],
+            "put": _operation("Ban a node or an identity", version, (400, 401, 408, 413, 503), closed=True)
+            | {"requestBody": {"required": False, "content": {"application/json": {"schema": why}}}},
+            "delete": _operation("Pardon", version, (400, 401, 503), closed=True),
+        },
+    }
+
+
+def _pattern(pattern: str) -> Schema:
+    return {"type": "string", "pattern": f"^({pattern})$"}
 
 
 def _of(**properties: Schema) -> Schema:

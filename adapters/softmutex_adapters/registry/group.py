@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 from softmutex_adapters.registry import wire
-from softmutex_adapters.registry.store import Entry, Stored
+from softmutex_adapters.registry.store import BAN, Entry, Stored
 
 DROPPED_S = 2.0
 CHANGES_MAX = 20_000
@@ -37,7 +37,10 @@ class Group:
     def __init__(self, name: str, signer: wire.Signer, stored: Stored | None, now: float, settled_at: float) -> None:
         self.name = name
         self.version = stored.version if stored else 0
-        self.entries: dict[str, Entry] = dict(stored.entries) if stored else {}
+        self.entries: dict[str, Entry] = {}
+        self.bans: dict[str, Entry] = {}
+        for lease, entry in stored.entries.items() if stored else ():
+            (self.bans if lease.startswith(BAN) else self.entries)[lease] = entry
         self.settled_at = settled_at
         self.used_at = now
         self.deadlines: dict[str, float] = {}
@@ -63,6 +66,9 @@ class Group:
         """What the store has committed as `version`. Not `is_next`: there may have been others before it."""
         self._first = self._first or (version if is_next else self._loaded + 1)
         for lease, entry in changes.items():
+            if lease.startswith(BAN):
+                self._ban(lease, entry)
+                continue
             known = self.entries.get(lease)
             if entry is not None and known is not None and entry.member == known.member:
                 self.entries[lease] = entry  # another owner: nothing to tell
@@ -85,6 +91,12 @@ class Group:
         self.version = version
         self._told.clear()
 
+    def _ban(self, lease: str, entry: Entry | None) -> None:
+        if entry is None:
+            self.bans.pop(lease, None)
+        else:
+            self.bans[lease] = entry
+
     def _remove(self, lease: str, entry: Entry) -> None:
         del self.entries[lease]
         self._dropped.pop(lease, None)  # who left says nothing about the network
@@ -93,8 +105,9 @@ class Group:
 
     def differences(self, stored: Stored) -> dict[str, Entry | None]:
         """What to `apply` to become what the store has."""
-        changes: dict[str, Entry | None] = dict.fromkeys(lease for lease in self.entries if lease not in stored.entries)
-        changes.update({lease: entry for lease, entry in stored.entries.items() if self.entries.get(lease) != entry})
+        ours = self.entries | self.bans
+        changes: dict[str, Entry | None] = dict.fromkeys(lease for lease in ours if lease not in stored.entries)
+        changes.update({lease: entry for lease, entry in stored.entries.items() if ours.get(lease) != entry})
         return changes
 
     # --- what watchers are told -------------------------------------------------------------------------------------
@@ -123,7 +136,8 @@ class Group:
                     joined.append(wire.entry(lease, changed.member))
             joined.reverse()
         settling_s = max(0.0, self.settled_at - now)
-        line = wire.write(self.name, self.version, base, settling_s, joined, left)
+        banned = sorted(lease.removeprefix(BAN) for lease in self.bans)
+        line = wire.write(self.name, self.version, base, settling_s, joined, left, banned)
         return line, self._signer.sign(line)
 
     def knows(self, version: int) -> bool:
@@ -177,4 +191,4 @@ class Group:
         return [lease for lease in dict.fromkeys(late) if lease in self.entries]
 
     def is_idle(self, now: float) -> bool:
-        return not self.entries and not self.standing and now - self.used_at > FORGET_S
+        return not self.entries and not self.bans and not self.standing and now - self.used_at > FORGET_S

@@ -25,7 +25,7 @@ import logging
 import secrets
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from softmutex.ports import Member
@@ -160,6 +160,12 @@ class Hub:
         group.deadlines.pop(lease, None)
         group.farewells[lease] = None
         self._pending.setdefault(name, {})[lease] = None
+        return await self._committed(name)
+
+    async def change(self, name: str, changes: Mapping[str, Entry | None]) -> int:
+        """What no member asked for: bans."""
+        self.group(name)
+        self._pending.setdefault(name, {}).update(changes)
         return await self._committed(name)
 
     def _latest(self, group: Group, lease: str) -> Entry | None:

@@ -10,7 +10,7 @@
 What it decides: joining and renewing are one request, with everything in it. The naive heartbeat, "I am still there",
 finds a registry that lost its store and does not know who "I" is; this one simply puts itself back.
 
-A lease is a random word that its member has made. Whoever knows it may renew and end it, so it is in no list (W4).
+A lease is a random word that its member has made. Whoever knows it may renew and end it, so it is in no list (W5).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from socket import socket
 from aiohttp import web
 
 from softmutex_adapters.registry import wire
+from softmutex_adapters.registry.bans import Bans, refuse_banned
+from softmutex_adapters.registry.certificates import Certificates
 from softmutex_adapters.registry.description import description
 from softmutex_adapters.registry.guard import Connections, Rates, Tokens
 from softmutex_adapters.registry.hub import Full, Hub
@@ -83,6 +85,8 @@ class RegistryServer:
             Route("/v1/groups/{group}/events", {"GET": self._events}),
             Route("/v1/groups/{group}/members/{lease}", {"PUT": self._put, "DELETE": self._drop}),
             *Viewing(hub).routes(),
+            *Certificates(hub).routes(),
+            *Bans(hub).routes(),
         ]
 
     async def start(self, bound: socket, tls: ssl.SSLContext | None = None) -> None:
@@ -135,9 +139,8 @@ class RegistryServer:
             raise Refused(405, f"{route.path} knows {allowed}", {"Allow": allowed})
         parts = match.groupdict()
         self._slow_down("address", request.remote or "")
-        if route.scope != "open" and not self.tokens.allow(
-            request.headers.get("Authorization", ""), parts.get("group", "")
-        ):
+        group = "" if route.scope == "all" else parts.get("group", "")
+        if route.scope != "open" and not self.tokens.allow(request.headers.get("Authorization", ""), group):
             self.hub.counts["refused_tokens"] += 1
             why = "this wants the group's token: Authorization: Bearer TOKEN"
             raise Refused(401, why, {"WWW-Authenticate": "Bearer"})
@@ -159,6 +162,7 @@ class RegistryServer:
 
     async def _put(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
         member = read_member(await read_body(request))
+        refuse_banned(self.hub, parts["group"], member)
         async with asyncio.timeout(STORE_S):
             version = await self.hub.put(parts["group"], parts["lease"], member)
         return web.json_response({"version": version, "ttl_s": self.hub.ttl_s})

@@ -22,6 +22,7 @@ from softmutex.ports import Member
 DEFAULT = "sqlite:softmutex-registry.db"
 INSTANCE_LIVES_S = 10.0  # a registry that does not `beat` for so long is dead to the others
 BEAT_S = 2.5
+BAN = "!ban:"  # begins the lease of an entry that is no member but a ban (`bans.py`); no member can have such a lease
 ALONE = ""  # the owner, where a store belongs to one registry
 # scheme -> module, class, how it is written; each class has a classmethod `from_url`
 STORES = {

@@ -11,7 +11,8 @@ W1  `after: null` is the whole list. Otherwise it applies to the list of version
 W2  Versions of a group only grow, also over restarts and lost stores: they follow the clock of the registry in
     milliseconds, where that is later than the last one. A client takes no list that is older than what it has.
 W3  `settling_s`: so long this list may still lack members that an earlier registry knew. A duration, no time of day.
-W4  An entry is known by its key, made from its lease. The lease itself is told to nobody: who knows it may end it.
+W4  `banned`, where it is there, is the whole list of those whom the members ignore; in a change, too.
+W5  An entry is known by its key, made from its lease. The lease itself is told to nobody: who knows it may end it.
 
 As a server-sent event both are `data` lines, the JSON first; as an answer the signature is in a header.
 """
@@ -40,6 +41,7 @@ VERSION_MAX = 1 << 53  # beyond it a browser would round
 GROUP = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
 LEASE = r"[A-Za-z0-9_-]{16,64}"
 ADDRESS = r"[!-~]{3,256}"
+WHO = r"[0-9a-f]{16}|[A-Za-z0-9_-]{43}"
 NAME_MAX = 128
 KEY = re.compile(r"[0-9a-f]{16}")
 ID = re.compile(r"[0-9a-f]{16}")
@@ -57,6 +59,7 @@ class MemberList:
     settling_s: float
     joined: Sequence[tuple[str, Member]]  # by key
     left: Sequence[str]
+    banned: Sequence[str] = ()
 
 
 def key_of(lease: str) -> str:
@@ -64,10 +67,17 @@ def key_of(lease: str) -> str:
 
 
 def write(
-    group: str, version: int, after: int | None, settling_s: float, joined: Iterable[Sequence[str]], left: Iterable[str]
+    group: str,
+    version: int,
+    after: int | None,
+    settling_s: float,
+    joined: Iterable[Sequence[str]],
+    left: Iterable[str],
+    banned: Sequence[str] = (),
 ) -> bytes:
-    told = {"group": group, "version": version, "after": after, "settling_s": round(settling_s, 1)}
-    return json.dumps(told | {"joined": list(joined), "left": list(left)}, separators=(",", ":")).encode()
+    told: dict[str, Any] = {"group": group, "version": version, "after": after, "settling_s": round(settling_s, 1)}
+    told |= {"joined": list(joined), "left": list(left)} | ({"banned": banned} if banned else {})
+    return json.dumps(told, separators=(",", ":")).encode()
 
 
 def entry(lease: str, member: Member) -> list[str]:
@@ -86,6 +96,7 @@ def read(line: bytes) -> MemberList:
             settling_s=min(max(float(told["settling_s"]), 0.0), 3600.0),
             joined=[_read_entry(entry) for entry in _checked(told["joined"], list)],
             left=[_checked(key, str) for key in _checked(told["left"], list)],
+            banned=[_read_who(who) for who in _checked(told.get("banned", []), list)],
         )
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise Nonsense(f"no member list ({type(error).__name__}: {str(error)[:80]})") from None
@@ -105,6 +116,12 @@ def _version(value: Any) -> int:
     if not 0 <= version < VERSION_MAX:
         raise ValueError(f"version {version} is out of bounds")
     return version
+
+
+def _read_who(value: Any) -> str:
+    if not re.fullmatch(WHO, value):
+        raise ValueError("a ban of nobody")
+    return str(value)
 
 
 def _read_entry(value: Any) -> tuple[str, Member]:
@@ -143,6 +160,10 @@ class Signer:
 
     def sign(self, line: bytes) -> str:
         return to_text(self._key.sign(SIGNED_AS + line))
+
+    def sign_bare(self, what: bytes) -> bytes:
+        """`what` begins with words of its own that say what it is."""
+        return self._key.sign(what)
 
 
 def is_signed_by(public: str, line: bytes, signature: str) -> bool:
