@@ -24,12 +24,12 @@ GROWTH_SIZES: Final = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 HUGE: Final = 30_000  # from here on columns without a helper would take hours
 # From which size on a run is how long: as it is, and without a helper. Rounds for `load`, else virtual seconds.
 LENGTHS: Final[Mapping[str, Mapping[int, tuple[float, float]]]] = {
-    "recovery": {0: (10_000, 2000), 1000: (2000, 400), HUGE: (1000, 200)},
-    "both": {0: (6000, 2000), 1000: (1500, 400), HUGE: (600, 200)},
-    "load": {0: (20, 20), 1000: (3, 2), HUGE: (2, 1)},
-    "loss": {0: (5000, 1000), 1000: (1000, 400), HUGE: (400, 200)},
-    "rare": {0: (20_000, 4000), 1000: (4000, 2000), HUGE: (2000, 1000)},
-    "idle": {0: (3600, 3600), 1000: (3600, 1800), HUGE: (3600, 600)},
+    "recovery": {0: (10_000, 2000), 1000: (2000, 200), HUGE: (600, 200)},
+    "both": {0: (6000, 2000), 1000: (1500, 200), HUGE: (600, 200)},
+    "load": {0: (20, 20), 1000: (3, 1), HUGE: (1, 1)},
+    "loss": {0: (5000, 1000), 1000: (1000, 200), HUGE: (200, 200)},
+    "rare": {0: (20_000, 4000), 1000: (4000, 1000), HUGE: (2000, 1000)},
+    "idle": {0: (3600, 3600), 1000: (3600, 600), HUGE: (3600, 600)},
 }
 QUICK_SHARE: Final = 0.2
 QUICK_VARIANTS: Final = 4
