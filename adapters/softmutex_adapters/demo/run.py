@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
@@ -111,7 +112,7 @@ class Demo:
                 "stage": stage,
                 "host": host,
                 "port": port,
-                "directory": self._directory,
+                "directory": tempfile.mkdtemp(dir=self._directory),  # a group of its own for each run
                 "go": waits_for_go,
                 "take": take,
                 "give": give,
