@@ -76,6 +76,7 @@ NODE_KINDS = range(48, 64)
 KIND_OF = {cls: name for name, cls in KINDS.values()}
 OF_NODE = frozenset(cls for number, (_, cls) in KINDS.items() if number in NODE_KINDS)
 SEATS_MAX = 4096
+NOT_UNDERSTOOD = ("unknown_key", "forged", "not_sealed", "sealed")  # of a member: another key, or another group
 GREETING_PATIENCE_S = 0.5  # how long `open` waits for those whom the membership names only by address
 
 
@@ -239,6 +240,9 @@ class Life:
             self.tell("version", f"{source} speaks {refused.detail}", once=f"version {source}")
         elif refused.reason in ("unsigned", "unvouched"):
             self.peers.expel(refused.sender, source, refused.detail)
+        elif refused.reason in NOT_UNDERSTOOD and self.peers.is_listed(source):
+            what = f"{source} is a member by the list, and its frames are refused: {refused.detail}."
+            self.tell("other key", f"{what} Give all members the same key and group.", once=f"key {source}")
         elif refused.reason == "reflected":
             self.tell("own id", f"{source} sends in the name of this node: {refused.detail}.", once="own id")
 

@@ -82,6 +82,7 @@ class Peers:
         self.members: list[NodeId] = [life.id]
         self.table: dict[NodeId, Peer] = {}
         self.greetings: dict[str, Greeting] = {}
+        self._shown: dict[str, Member] = {}  # by the membership, as of now
         self._nonces: dict[int, Greeting] = {}
         self._mine = {life.transport.address}  # addresses at which this node met itself
         self._secret = life.random_bytes(16)
@@ -96,7 +97,7 @@ class Peers:
 
     def update(self, view: Iterable[Member]) -> None:
         """The membership's list of the others, whole."""
-        shown = {member.address: member for member in view}
+        shown = self._shown = {member.address: member for member in view}
         self._heed(getattr(self._life.membership, "banned", self.banned))
         trusted = self._life.membership_is_complete()
         believed = trusted and not self._requires_identity()
@@ -129,6 +130,10 @@ class Peers:
                 self.suspect(id)
         if joined:
             self._look_at_names()
+
+    def is_listed(self, address: str) -> bool:
+        """Whether the membership shows somebody there: what else sends from anywhere is not worth a word."""
+        return address in self._shown
 
     # --- members ----------------------------------------------------------------------------------------------------
 
