@@ -15,7 +15,7 @@ from softmutex_adapters.demo.plan import Plan
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ftp_throttler"
 SCRIPT = str(EXAMPLES / "subscriber.sh")
 PATIENCE_S = 60.0
-SIZE = 1_000_000
+SIZE, MBIT_S, DEADLINE_S = 2_000_000, 8, 1.2  # it takes 2 s; the deadline leaves room for a slow login
 PYTHON = [["subscriber.py"], ["subscriber_sync.py"]]
 
 
@@ -89,9 +89,9 @@ def test_subscribers_take_turns_at_a_server_that_admits_one_and_get_what_is_new(
 @pytest.mark.parametrize("words", PYTHON, ids=lambda words: words[0])
 def test_what_a_deadline_broke_off_is_resumed_by_the_next_run(tmp_path: Path, words: list[str]):
     content, incoming = os.urandom(SIZE), tmp_path / "incoming"
-    with serving(tmp_path, mbit_s=8) as server:
+    with serving(tmp_path, mbit_s=MBIT_S) as server:
         (server.served / "image.bin").write_bytes(content)
-        code, said = ends(server.subscribe(incoming, [*words, "--deadline", "0.5"]))
+        code, said = ends(server.subscribe(incoming, [*words, "--deadline", str(DEADLINE_S)]))
         assert code == 75, said
         assert "not this time" in said
         came = (incoming / "image.bin.part").stat().st_size
@@ -107,9 +107,9 @@ def test_what_a_deadline_broke_off_is_resumed_by_the_next_run(tmp_path: Path, wo
 @pytest.mark.parametrize("name", ["image.bin", ""], ids=["a file by curl", "a directory by lftp"])
 def test_the_script_for_a_crontab_keeps_its_deadline_and_resumes(tmp_path: Path, name: str):
     content, incoming = os.urandom(SIZE), tmp_path / "incoming"
-    with serving(tmp_path, mbit_s=8) as server:
+    with serving(tmp_path, mbit_s=MBIT_S) as server:
         (server.served / "image.bin").write_bytes(content)
-        server.environ["DEADLINE"] = "0.6s"
+        server.environ["DEADLINE"] = f"{DEADLINE_S}s"
         code, said = ends(server.subscribe(incoming, ["subscriber.sh"], server.url + name))
         assert code == 124, said  # timeout's
         came = sum(path.stat().st_size for path in incoming.iterdir())
