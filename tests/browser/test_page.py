@@ -113,7 +113,7 @@ async def test_tokens_that_were_made_and_overlaps_are_marked_in_the_timeline(reg
         loss = Observation("tapes", 1, "hold_lost", {"request": 1, "reason": "overlap"})
         anna._life.membership.observer.notice(loss)  # type: ignore[union-attr]
         await tab.until("document.querySelector('svg .mark.lost')", "what went wrong is marked")
-        await tab.until("document.querySelector('.facts .bad')?.innerText == '1 overlap warning'", "and counted")
+        await tab.until("document.querySelector('.facts .bad')?.innerText == '1 warned hold'", "and counted")
         await tab.ask("document.querySelector('details').open = true")
         said = await tab.text("details")
         assert "a token was made (anna" in said and "may not be alone (anna, overlap)" in said

@@ -183,7 +183,7 @@ def remedy(said: str) -> str:
         return "Give it more memory or disk."
     if "READONLY" in said:
         return "This is a replica: name the one that takes writes."
-    if "auth" in said.lower() or "NOPERM" in said:
+    if "auth" in said.lower() or "NOPERM" in said or "password" in said:
         return "Write redis://user:password@host:6379/0."
     return "Start it, or see what is between; it is tried again."
 

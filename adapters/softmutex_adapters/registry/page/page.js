@@ -172,7 +172,7 @@ function draw() {
   show("mutexes-none", !mutexes.length);
   settle($("mutexes"), make("div", { id: "mutexes" }, ...mutexes.map((one) => mutexCard(one, call, place))));
   const listed = members.shown.filter((one) => one.state === "here").length;
-  $("members-count").textContent = `${number(members.count)}${listed < members.count ? `, ${number(listed)} shown` : ""}, ${number(members.reporting)} report to this registry`;
+  $("members-count").textContent = `${number(members.count)}${listed < members.count ? `, ${number(listed)} shown` : ""}, ${members.reporting && members.reporting === members.count ? "all" : number(members.reporting)} report to this registry`;
   show("members-none", !members.shown.length);
   settle($("members"), make("ul", { id: "members", "aria-label": "Members" }, ...members.shown.map(memberItem)));
 }
@@ -193,7 +193,7 @@ function memberItem(one) {
 function mutexCard(one, call, place) {
   const later = since();
   const facts = make("p", { class: "facts" }, [one.algorithm, many(one.acquisitions, "acquisition"), many(one.handed_over, "hand-over")].filter(Boolean).join(" · "));
-  for (const [count, what] of [[one.overlap + one.lost, "overlap warning"], [one.overruns, "overrun"], [one.token_lost, "lost token"], [one.timeouts, "timeout"]])
+  for (const [count, what] of [[one.overlap, "overlap"], [one.lost, "warned hold"], [one.overruns, "overrun"], [one.token_lost, "lost token"], [one.timeouts, "timeout"]])
     if (count) facts.append(" · ", make("span", { class: "bad" }, many(count, what)));
   const holders = one.holding.map((hold) => make("dd", { class: "holds" }, make("bdi", {}, call(hold.member)), ` for ${time(hold.for_s + later)}, after ${time(hold.waited_s)}`));
   const waiters = one.waiting.slice(0, 4).map((wait) => make("dd", { class: "waits" }, make("bdi", {}, call(wait.member)), ` for ${time(wait.for_s + later)}`));

@@ -1,0 +1,184 @@
+"""Members are who a name in the DNS stands for, as headless services give it.
+
+    dns://softmutex.default.svc:9431?refresh=5        A and AAAA records, each at that port
+    dns://_softmutex._udp.example.com                 SRV records, which name the port of each
+    ...&server=10.0.0.2:53                            ask this one, and not those of the system
+
+What it decides: whoever keeps the name decides who is in it; this node writes nothing. The naive way, to look up once,
+or to believe an empty answer, loses the group to one failing name server. So names are asked for again every `refresh`
+seconds, and where nothing comes, or no address, the last list stands.
+
+Addresses come from the system's resolver (with its files and search paths); SRV records, which that cannot ask for, and
+everything with `server`, by a small one of its own: UDP, then TCP where the answer was cut off.
+
+There is no `complete` (M7): a name server may be a minute behind, so newcomers listen first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from softmutex.core.errors import ConfigError
+from softmutex.ports import Closed, Member
+from softmutex.urls import Url, join_address, split_address
+from softmutex_adapters.memberships import dns_wire
+from softmutex_adapters.memberships.dns_resolver import RESOLV_CONF, ask, ask_within, read_resolv_conf
+from softmutex_adapters.memberships.dns_wire import AAAA, SRV, A, BadAnswer
+
+log = logging.getLogger("softmutex")
+
+REFRESH_S = 5.0
+RETRY_S = 0.5
+LOOKUP_S = 10.0
+FIRST_LIST_S = 0.5
+MEMBERS_MAX = 10_000
+TARGETS_AT_ONCE = 8
+
+
+class DnsMembership:
+    def __init__(
+        self, name: str, port: int | None = None, *, refresh: float = REFRESH_S, server: tuple[str, int] | None = None
+    ) -> None:
+        self._name, self._port, self._refresh_s, self._server = name, port, refresh, server
+        try:
+            dns_wire.question(0, name, A)
+        except (ValueError, UnicodeEncodeError):
+            raise ConfigError(f"dns://{name}: {name!r} is no name of the DNS. Write dns://name:port.") from None
+        if (port is None) is not name.startswith("_"):
+            raise ConfigError(
+                f"dns://{name}: write dns://name:port for addresses, or dns://_service._udp.name, whose SRV records "
+                "name the ports."
+            )
+        self._me = ""
+        self._found: tuple[str, ...] = ()
+        self._targets: dict[tuple[str, int], list[str]] = {}  # of SRV records
+        self._shown: tuple[Member, ...] | None = None
+        self._changed, self._listed = asyncio.Event(), asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._is_told = False
+        self._counts = {"lookups": 0, "lookups_failed": 0}
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        parts = Url(url)
+        refresh = parts.number("refresh", REFRESH_S, low=0.1, high=86_400.0)
+        asked = parts.text("server")
+        parts.finish()
+        place = parts.place.removesuffix("/")
+        try:
+            server = split_address(asked, default_port=53) if asked else None
+            if place.startswith("_"):
+                return cls(place, refresh=refresh, server=server)
+            name, port = split_address(place)
+        except ValueError as error:
+            parts.refuse(f"{error}; write dns://name:port, or dns://_service._udp.name")
+        return cls(name, port, refresh=refresh, server=server)
+
+    # --- what the node asks -----------------------------------------------------------------------------------------
+
+    async def join(self, me: Member) -> None:
+        """Nobody is told: whoever keeps the name has to know of this node."""
+        self._me = me.address
+        self._changed.set()
+
+    async def leave(self) -> None:
+        """Nobody is told."""
+
+    async def watch(self) -> Sequence[Member]:
+        if self._task is None and not self._closed:
+            self._task = asyncio.get_running_loop().create_task(self._refresh(), name=f"softmutex dns: {self._name}")
+        if self._shown is None and not self._closed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LIST_S):
+                    await self._listed.wait()
+        while not self._closed:
+            others = tuple(Member(address) for address in self._found if address != self._me)
+            if others != self._shown:
+                self._shown = others
+                return others
+            self._changed.clear()
+            await self._changed.wait()
+        raise Closed("the membership is closed")
+
+    async def aclose(self) -> None:
+        self._closed = True
+        self._changed.set()
+        self._listed.set()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def group_key(self) -> bytes | None:
+        return None
+
+    def statistics(self) -> Mapping[str, int]:
+        return {**self._counts, "members": len(self._found)}
+
+    # --- looking up -------------------------------------------------------------------------------------------------
+
+    async def _refresh(self) -> None:
+        failures = 0
+        while True:
+            self._counts["lookups"] += 1
+            try:
+                async with asyncio.timeout(LOOKUP_S):
+                    port = self._port
+                    found = await self._services() if port is None else await self._addresses(self._name, port)
+                if not found:
+                    raise BadAnswer("it has no address")
+                self._found, failures = tuple(sorted(set(found))[:MEMBERS_MAX]), 0
+                self._tell("")
+            except (OSError, UnicodeError, BadAnswer) as error:  # TimeoutError is an OSError
+                failures += 1
+                self._counts["lookups_failed"] += 1
+                self._tell(str(error) or "no answer")
+            self._listed.set()
+            self._changed.set()
+            retry_s = RETRY_S * 2 ** min(failures - 1, 10)
+            await asyncio.sleep(min(retry_s, self._refresh_s) if failures else self._refresh_s)
+
+    def _tell(self, trouble: str) -> None:
+        """Once, and once again when all is well."""
+        if trouble and not self._is_told:
+            stands = f"the last list ({len(self._found)} members) stands" if self._found else "it is asked for again"
+            log.warning("dns://%s: %s; %s. Does `getent hosts` or `dig` know the name?", self._name, trouble, stands)
+        elif not trouble and self._is_told:
+            log.warning("dns://%s: answers again (%d members)", self._name, len(self._found))
+        self._is_told = bool(trouble)
+
+    async def _addresses(self, name: str, port: int) -> list[str]:
+        if self._server is None:
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(name, port, type=socket.SOCK_DGRAM)
+            return [join_address(str(entry[4][0]), port) for entry in found]
+        answers = await asyncio.gather(*(ask([self._server], name, kind) for kind in (A, AAAA)))
+        return [join_address(one.text, port) for answer in answers for one in answer.records if one.kind in (A, AAAA)]
+
+    async def _services(self) -> list[str]:
+        servers, domains = ([self._server], [""]) if self._server else read_resolv_conf(RESOLV_CONF)
+        answer = await ask_within(servers, self._name, SRV, domains)
+        told: dict[str, list[str]] = {}
+        for one in answer.records:
+            if one.kind in (A, AAAA):
+                told.setdefault(one.name, []).append(one.text)
+        at_once = asyncio.Semaphore(TARGETS_AT_ONCE)
+
+        async def resolve(target: str, port: int) -> list[str]:
+            """A target that cannot be looked up keeps the addresses that it had."""
+            if target in told:
+                return [join_address(text, port) for text in told[target]]
+            with contextlib.suppress(OSError, UnicodeError, BadAnswer):
+                async with at_once:
+                    return await self._addresses(target, port)
+            return self._targets.get((target, port), [])
+
+        services = list(dict.fromkeys((one.text, one.port) for one in answer.records if one.kind == SRV))
+        found = await asyncio.gather(*(resolve(*service) for service in services[:MEMBERS_MAX]))
+        self._targets = dict(zip(services, found, strict=False))
+        return [address for addresses in found for address in addresses]
