@@ -41,6 +41,7 @@ class BreakingDTP(DTPHandler):  # type: ignore[misc]
         name = Path(getattr(self.file_obj, "name", "")).name
         if name.startswith("breaking") and name not in self.broken and self.tot_bytes_sent > BREAKS_AFTER:
             self.broken.add(name)
+            self.cmd_channel.respond("426 The line broke.")
             self.close()
             return 0
         return int(super().send(data))
