@@ -52,7 +52,7 @@ def test_a_year_passes_in_no_time() -> None:
     start = time.monotonic()
     with virtual_time() as runner:
         assert runner.run(main()) == ["first", "second", "last"]
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 20
 
 
 @in_virtual_time

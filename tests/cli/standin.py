@@ -13,12 +13,12 @@ import sys
 import time
 from pathlib import Path
 
+from softmutex.agent.link import NOT_ACQUIRED, Lines, pack
 from softmutex.cli import command, supervise
-from softmutex.cli.link import Lines, pack
 
 ORDERS = {
     "grant": pack("granted", turn=1),
-    "fail": pack("failed", code=supervise.NOT_ACQUIRED, why="not acquired"),
+    "fail": pack("failed", code=NOT_ACQUIRED, why="not acquired"),
     "lose": pack("lost", why="lost"),
     "overrun": pack("overrun", why="held for too long", end=True),
 }

@@ -17,8 +17,9 @@ from softmutex.core.wire import decode
 from tests.faults.harness import Worker, assert_alone, group, stays
 from tests.faults.relay import Relay
 
-TOLD_S = 5.0  # to the next grant, where the kernel tells that a process died
-SILENT_S = 20.0  # where only its silence does; about 3 s on a quiet machine
+# To the next grant. The goal is 8 s for 99 of 100; a machine that does other things has more.
+TOLD_S = 10.0  # where the kernel tells that a process died: about 2 s
+SILENT_S = 20.0  # where only its silence does: about 3 s
 ALL_IN_S = 60.0  # until all who waited were in
 
 
