@@ -30,6 +30,7 @@ BY_ENTRY_POINT = "softmutex.commands"  # the group in which an adapter registers
 # name -> (module, what it does)
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("softmutex.cli.run", "run a command while holding the mutex"),
+    "agent": ("softmutex.cli.agent_command", "one node for all jobs of a user on this host, over a Unix socket"),
     "status": ("softmutex.cli.status", "who is there, where the token is, who waits, and for how long"),
     "demo": (BY_ENTRY_POINT, "the FTP throttler on this machine: with and without, a table and a picture"),
     "registry": (BY_ENTRY_POINT, "the central registry, at which members of many hosts meet"),

@@ -102,27 +102,3 @@ def death_signal_setter() -> Callable[[], object]:
 
     prctl = ctypes.CDLL(None).prctl
     return lambda: prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-
-
-def is_gone(group: int) -> bool:
-    """Whether no process of the group is alive. Zombies do not count: in a container without an init that collects
-    them, they stay for ever."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # it is somebody else's, but it is there
-        return False
-    return sys.platform.startswith("linux") and all(
-        pgrp != group or state in "XZ"
-        for state, pgrp in map(state_and_group, filter(str.isdecimal, os.listdir("/proc")))
-    )
-
-
-def state_and_group(pid: str) -> tuple[str, int]:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            state, _, group = stat.read().rpartition(")")[2].split()[:3]
-    except (FileNotFoundError, ProcessLookupError):
-        return "X", 0
-    return state, int(group)

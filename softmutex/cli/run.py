@@ -13,22 +13,32 @@ The exit code is the command's own. Otherwise:
 The command is executed without a shell, in a process group of its own. What is signalled to `softmutex run` reaches all
 of that group, SIGKILL too; nothing of the group is left running after a signal. SOFTMUTEX_HELD names the mutexes that
 the command holds (by spaces), SOFTMUTEX_EPOCH the generation of the last one's token.
+
+Where an agent of this user is there (`softmutex agent`), in the group that is wanted, it is asked. Else, or with
+--no-agent or several slots, the command has a node of its own. What the flags, the environment or the file say of the
+group counts; where they say nothing, the agent's group is the one.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 
+from softmutex.agent import place
 from softmutex.cli import Mistake, command, supervise
 from softmutex.cli.settings import add_mutex_flags, add_node_flags, mutex_keywords, node_settings
 from softmutex.core.errors import ConfigError
+from softmutex.core.names import check_name
 from softmutex.runtime.config import SETTINGS, read_one
-from softmutex.runtime.terms import check_name
 
+MUTEX_OPTIONS = [
+    name
+    for name, setting in SETTINGS.items()
+    if setting.of != "node" and name not in ("timeout", "on_lost", "on_overrun")
+]
 AS_THE_LIBRARY_SAYS = {"warn": "continue", "term": "cancel"}
 
 
@@ -40,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on-lost", choices=("warn", "term"), help="when others may hold it, too; warn by default")
     parser.add_argument("--on-overrun", choices=("warn", "term", "release"), help="after --max-hold; warn by default")
     parser.add_argument("--grace", metavar="10s", default="10s", help="between SIGTERM and SIGKILL")
+    parser.add_argument("--no-agent", action="store_true", help="have a node of its own, also where an agent is there")
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but why the command did not run")
     parser.add_argument("-v", "--verbose", action="store_true", help="say what happens")
     add_mutex_flags(parser)
@@ -86,14 +97,44 @@ def main(arguments: argparse.Namespace) -> int:
     on_overrun = {"warn": "warn", "term": "cancel"}.get(
         arguments.on_overrun, arguments.on_overrun or mutex["on_overrun"]
     )
-    log_level = logging.ERROR if arguments.quiet else logging.INFO if arguments.verbose else logging.WARNING
+
+    give_up_at = time.monotonic() + (timeout_s or 0)
+
+    def left_s() -> float | None:
+        return max(0.001, give_up_at - time.monotonic()) if timeout_s else timeout_s
 
     def serve(link: supervise.Socket) -> None:
-        from softmutex.cli import agent  # after the fork: the front itself needs none of it
+        import logging  # after the fork: the front itself needs none of it
 
-        agent.serve(link, agent.Errand(name, node, keywords, timeout_s, on_overrun, log_level))
+        from softmutex.agent.session import Wish
+        from softmutex.cli import agent
 
-    return supervise.run(job, serve).die()
+        log_level = logging.ERROR if arguments.quiet else logging.INFO if arguments.verbose else logging.WARNING
+        agent.serve(link, Wish(name, keywords, left_s(), timeout_s, on_overrun), node, log_level)
+
+    def call() -> supervise.Socket | None:
+        # A node uses one of several slots, and an agent is one node.
+        alone = arguments.no_agent or has_own_place(arguments) or mutex["slots"] > 1
+        path = None if alone else place.path_of()
+        if path is None:
+            return None
+        options = {key: mutex[key] for key in MUTEX_OPTIONS if mutex.given(key)}
+        where = {key: node[key] for key in ("group", "membership") if node.given(key)}
+        limits = {"timeout": left_s(), "said": timeout_s}
+        want = {"name": name, **limits, "on_overrun": on_overrun, "options": options, "place": where}
+        try:
+            return place.call(path, want)
+        except (place.NoAgent, place.Elsewhere) as error:
+            if os.path.exists(path):
+                job.whisper(f"{error}; joining alone")
+            return None
+
+    return supervise.run(job, serve, call).die()
+
+
+def has_own_place(arguments: argparse.Namespace) -> bool:
+    """Whether a node is described that only a node of its own can be."""
+    return any((arguments.transport, arguments.advertise, arguments.node_name, arguments.key_file, arguments.insecure))
 
 
 def speaker(name: str) -> Callable[[str], None]:

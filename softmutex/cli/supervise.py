@@ -3,8 +3,10 @@
 Two processes, each of which cleans up when the other is killed:
 
     shell -- front (this file: no event loop, no network) ---- command, in a process group of its own
-               |  socket pair
-             agent (agent.py: the node, in a session of its own)
+               |  socket pair, or Unix socket
+             agent (agent.py: the node, in a session of its own; or softmutex.agent: that of all jobs)
+
+An agent of all jobs that ends while the front waits is called again, and in the end replaced by one of its own.
 
 One process alone cannot keep the promise that nothing is left running: SIGKILL cannot be caught, and what Linux offers
 (a death signal) reaches the command but not what the command has started. So when the front is killed, the agent
@@ -36,13 +38,10 @@ from enum import Enum, auto
 from types import FrameType
 from typing import TypeAlias
 
+from softmutex.agent.groups import KILL_PATIENCE_S, SWEEP_EVERY_S, is_gone
+from softmutex.agent.link import NOT_STARTED, Lines, Message, pack
 from softmutex.cli import command
-from softmutex.cli.link import Lines, Message, pack
 from softmutex.cli.terminal import STOPS, Terminal, stop_our_job
-
-USAGE = 64  # EX_USAGE
-NOT_STARTED = 69  # EX_UNAVAILABLE
-NOT_ACQUIRED = 75  # EX_TEMPFAIL
 
 Socket: TypeAlias = socket.socket
 
@@ -50,8 +49,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
-KILL_PATIENCE_S = 2.0  # for what got SIGKILL to be gone; a process that waits for a dead disk never is
-SWEEP_EVERY_S = 0.02
+CALL_EVERY_S, CALL_PATIENCE_S = 0.1, 10.0  # an agent that is started anew is back by then
 SWEEP_AFTER_S = 1.0  # what outlives the command has mostly got the same signal, and is just cleaning up
 
 
@@ -93,16 +91,16 @@ class Outcome:
         return self.code
 
 
-def run(job: Job, serve: Callable[[socket.socket], None]) -> Outcome:
-    """Runs the command while `serve`, in a process of its own, holds the mutex."""
-    here, there = socket.socketpair()
+def run(
+    job: Job, serve: Callable[[socket.socket], None], call: Callable[[], socket.socket | None] = lambda: None
+) -> Outcome:
+    """Runs the command while an agent holds the mutex: the one that `call` reaches, else `serve` in a process of its
+    own."""
     blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    agent = os.fork()
-    if agent == 0:
-        here.close()
-        be_agent(there, serve, blocked_before)
-    there.close()
-    return Front(job, here, agent).attend(blocked_before)
+    front = Front(job, serve, call, blocked_before)
+    if not front.use(call()):
+        front.start_agent()
+    return front.attend()
 
 
 def be_agent(link: socket.socket, serve: Callable[[socket.socket], None], mask: Set[int]) -> None:
@@ -111,6 +109,7 @@ def be_agent(link: socket.socket, serve: Callable[[socket.socket], None], mask: 
     code = 1
     try:
         os.setsid()
+        signal.set_wakeup_fd(-1)
         for number in (*ENDING, signal.SIGUSR1, signal.SIGUSR2, *STOPS):
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -132,11 +131,20 @@ def noticed(number: int, frame: FrameType | None) -> None:
 
 
 class Front:
-    def __init__(self, job: Job, link: socket.socket, agent: int) -> None:
+    def __init__(
+        self,
+        job: Job,
+        serve: Callable[[socket.socket], None],
+        call: Callable[[], socket.socket | None],
+        mask: Set[int],
+    ) -> None:
+        """All signals are blocked, and were as in `mask` before."""
         self._job = job
-        self._link = link
-        self._link_open = True
-        self._agent = agent
+        self._serve = serve
+        self._call = call
+        self._mask = mask
+        self._link: socket.socket | None = None
+        self._agent = 0  # the process of the private one
         self._lines = Lines()
         self._terminal = Terminal()
         self._state = State.WAITING
@@ -144,16 +152,17 @@ class Front:
         self._outcome = Outcome(NOT_STARTED)
         self._signalled = False  # one of ENDING was passed on, or we ended it ourselves
         self._insisted = False  # somebody does not want to wait for the hand-over, either; it goes on without us
-        self._end_at = self._kill_at = self._give_up_at = float("inf")
+        self._lost = False
+        self._end_at = self._kill_at = self._give_up_at = self._call_at = self._alone_at = float("inf")
         self._selector = selectors.DefaultSelector()
         self._bell, self._rings = socket.socketpair()
         self._end_with_us = command.death_signal_setter()
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
-    def attend(self, mask: Set[int]) -> Outcome:
-        self._listen(mask)
-        while self._state is not State.LEAVING or (self._link_open and not self._insisted):
+    def attend(self) -> Outcome:
+        self._listen()
+        while self._state is not State.LEAVING or (self._link and not self._insisted):
             for key, _ in self._selector.select(self._wait_s()):
                 if key.fileobj is self._bell:
                     for number in self._bell.recv(4096):
@@ -161,16 +170,16 @@ class Front:
                 else:
                     self._on_link()
             self._keep_time(time.monotonic())
-        if not self._link_open:
+        if self._agent and not self._link:
             with suppress(ChildProcessError):
                 os.waitpid(self._agent, 0)
         return self._outcome
 
-    def _listen(self, mask: Set[int]) -> None:
+    def _listen(self) -> None:
         """A signal that was ignored when we started (nohup) stays ignored, by us and by the command."""
-        for end in (self._bell, self._rings, self._link):
+        for end in (self._bell, self._rings):
             end.setblocking(False)
-            self._selector.register(end, selectors.EVENT_READ) if end is not self._rings else None
+        self._selector.register(self._bell, selectors.EVENT_READ)
         ours = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
         ours.append(signal.SIGCHLD)
         self._default_in_command = [*ours, *IGNORED_BY_PYTHON]
@@ -179,7 +188,8 @@ class Front:
         signal.set_wakeup_fd(self._rings.fileno(), warn_on_full_buffer=False)
         for number in ours:
             signal.signal(number, noticed)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask - set(ours))
+        self._mask -= set(ours)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def _keep_time(self, now: float) -> None:
         if now >= self._end_at:
@@ -189,11 +199,13 @@ class Front:
             self._signal_group(signal.SIGKILL)
         if self._state is State.SWEEPING:
             self._sweep(now)
+        if self._state is State.WAITING and now >= self._call_at:
+            self._call_again(now)
 
     def _wait_s(self) -> float | None:
         if self._state is State.SWEEPING:
             return SWEEP_EVERY_S
-        at = self._kill_at
+        at = min(self._kill_at, self._call_at if self._state is State.WAITING else float("inf"))
         return None if at == float("inf") else max(0.0, at - time.monotonic())
 
     # --- signals -----------------------------------------------------------------------------------------------------
@@ -295,7 +307,7 @@ class Front:
             self._signalled = True
         else:
             self._outcome = Outcome(os.WEXITSTATUS(status))
-        if command.is_gone(self._group):
+        if is_gone(self._group):
             self._leave(self._outcome)
         elif self._signalled:
             self._state = State.SWEEPING
@@ -307,11 +319,41 @@ class Front:
     def _sweep(self, now: float) -> None:
         if now >= self._give_up_at:
             self._job.warn(f"processes of group {self._group} do not even end on SIGKILL; not waiting for them")
-        elif not command.is_gone(self._group):
+        elif not is_gone(self._group):
             return
         self._leave(self._outcome)
 
     # --- the agent ---------------------------------------------------------------------------------------------------
+
+    def use(self, link: socket.socket | None) -> bool:
+        self._link = link
+        if link is None:
+            return False
+        link.setblocking(False)
+        self._lines = Lines()
+        self._selector.register(link, selectors.EVENT_READ)
+        self._call_at = float("inf")
+        return True
+
+    def start_agent(self) -> None:
+        here, there = socket.socketpair()
+        blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._agent = os.fork()
+        if self._agent == 0:
+            here.close()
+            be_agent(there, self._serve, self._mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
+        there.close()
+        self.use(here)
+
+    def _call_again(self, now: float) -> None:
+        if self.use(self._call()):
+            self._job.whisper("the agent is there again")
+        elif now < self._alone_at:
+            self._call_at = now + CALL_EVERY_S
+        else:
+            self._job.whisper("no agent came back; joining alone")
+            self.start_agent()
 
     def _leave(self, outcome: Outcome) -> None:
         self._outcome = outcome
@@ -320,10 +362,12 @@ class Front:
         self._send("done")
 
     def _send(self, kind: str, **values: int) -> None:
-        with suppress(OSError):  # that it died is noticed when reading
-            self._link.sendall(pack(kind, **values))
+        if self._link:
+            with suppress(OSError):  # that it died is noticed when reading
+                self._link.sendall(pack(kind, **values))
 
     def _on_link(self) -> None:
+        assert self._link
         try:
             chunk = self._link.recv(65536)
         except ConnectionError:
@@ -333,12 +377,20 @@ class Front:
         if chunk:
             return
         self._selector.unregister(self._link)
-        self._link_open = False
+        self._link.close()
+        self._link = None
         if self._state is State.WAITING:
-            self._job.say("the agent ended unexpectedly")
-            self._leave(Outcome(NOT_STARTED))
+            self._on_hang_up()
         elif self._state is State.RUNNING:
             self._on_lost("the agent that held the mutex for this command ended unexpectedly")
+
+    def _on_hang_up(self) -> None:
+        if self._agent:
+            self._job.say("the agent ended unexpectedly")
+            self._leave(Outcome(NOT_STARTED))
+        else:
+            self._call_at = time.monotonic()
+            self._alone_at = self._call_at + CALL_PATIENCE_S
 
     def _on_message(self, message: Message) -> None:
         job, waiting = self._job, self._state is State.WAITING
@@ -362,6 +414,10 @@ class Front:
                 pass
 
     def _on_lost(self, why: str) -> None:
+        """Once is enough: that the agent ended after it said so is no more news."""
+        if self._lost:
+            return
+        self._lost = True
         self._job.warn(why + ("; ending the command" if self._job.end_when_lost else "; the command goes on"))
         if self._job.end_when_lost:
             self._end_group()

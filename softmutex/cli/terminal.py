@@ -15,7 +15,7 @@ import os
 import signal
 from contextlib import suppress
 
-from softmutex.cli.command import is_gone
+from softmutex.agent.groups import is_gone
 
 STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 

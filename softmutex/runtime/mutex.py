@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
 
 from softmutex.core.errors import AcquireTimeout, ConfigError
 from softmutex.core.events import SECOND
+from softmutex.core.names import check_name
 from softmutex.runtime import nesting
 from softmutex.runtime.claim import Stage
 from softmutex.runtime.config import Settings
@@ -34,7 +35,7 @@ from softmutex.runtime.hold import Hold
 from softmutex.runtime.host import OneShot
 from softmutex.runtime.options import OneShotOptions, read_one_shot_options
 from softmutex.runtime.statistics import MutexStatistics
-from softmutex.runtime.terms import Plan, check_name, plan
+from softmutex.runtime.terms import Plan, plan
 from softmutex.runtime.use import Host, Use
 
 if TYPE_CHECKING:

@@ -16,14 +16,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from softmutex import plugins
-from softmutex.core.errors import ConfigError
 from softmutex.core.events import Duration, from_seconds, to_seconds
 from softmutex.core.machine import Algorithm
 from softmutex.core.messages import Description, Standing
 from softmutex.core.timing import Timing
 from softmutex.runtime.config import Settings
-
-NAME_MAX_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +125,3 @@ def plan(name: str, settings: Settings) -> Plan:
             settings["when_isolated"],
         ),
     )
-
-
-def check_name(name: object) -> str:
-    if not isinstance(name, str) or not name or len(name.encode()) > NAME_MAX_BYTES:
-        raise ConfigError(f"a mutex is named by a text of 1 to {NAME_MAX_BYTES} bytes of UTF-8, not {name!r:.100}.")
-    return name

@@ -1,0 +1,181 @@
+"""Where the agent of a user listens, and who may talk to it: this user, and nobody else, not even root.
+
+    /tmp/softmutex-<uid>/agent.sock      the directory 0700 and ours, the socket 0600; or where SOFTMUTEX_AGENT says
+
+What it decides: the place depends on the user alone, whatever XDG_RUNTIME_DIR and TMPDIR say, so that jobs of cron,
+services and shells find the same agent. Permissions are not enough: somebody else may have made that directory first.
+So each side asks the kernel who the other one is, and neither talks to a stranger.
+
+A lock says which agent is alive: a socket file that a killed one left behind is replaced, a living one's never.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+
+from softmutex.agent.link import LINE_MAX, Message, pack, read
+from softmutex.core.errors import SoftMutexError
+
+VARIABLE = "SOFTMUTEX_AGENT"
+OFF = "off"
+HANDSHAKE_S = 5.0  # an agent that does not answer for so long is stuck
+BACKLOG = 1024
+PATH_MAX_BYTES = 107
+
+FIRST_INHERITED = 3  # systemd's first socket
+
+
+class NoAgent(SoftMutexError, OSError):
+    """No agent can be talked to there, or made there; the message names the remedy."""
+
+
+class Elsewhere(SoftMutexError):
+    """The agent is in another group than the one that is wanted."""
+
+
+def path_of(environ: Mapping[str, str] = os.environ) -> str | None:
+    """None where agents are not to be used."""
+    said = environ.get(VARIABLE)
+    return None if said == OFF else said or f"/tmp/softmutex-{os.geteuid()}/agent.sock"
+
+
+def call(path: str, want: Message) -> socket.socket:
+    """A conversation with the agent there, which has taken the wish. `NoAgent`, or `Elsewhere`."""
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        link.settimeout(HANDSHAKE_S)
+        link.connect(path)
+        check_peer(link, path)
+        link.sendall(pack("want", **want))
+        answer = read_one(link)
+        if answer.get("is") == "elsewhere":
+            raise Elsewhere(f"the agent at {path} {answer.get('why')}")
+        if answer.get("is") != "welcome":
+            raise NoAgent(f"what listens at {path} is no agent of softmutex: it said {answer}")
+        link.settimeout(None)
+    except (OSError, ValueError) as error:
+        link.close()
+        if isinstance(error, NoAgent):
+            raise
+        raise NoAgent(f"no agent answers at {path} ({error}). Start one: softmutex agent") from error
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def read_one(link: socket.socket) -> Message:
+    """One line, and not a byte more: what follows is for whoever gets the link next."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = link.recv(1)
+        if not byte or len(line) > LINE_MAX:
+            raise ConnectionResetError(errno.ECONNRESET, "it hung up")
+        line += byte
+    return read(line)
+
+
+def check_peer(link: socket.socket, path: str) -> None:
+    uid = uid_of_peer(link)
+    if uid not in (None, os.geteuid()):
+        raise NoAgent(
+            f"who listens at {path} is user {uid}, not you ({os.geteuid()}): it is not asked. Remove what is there."
+        )
+
+
+def uid_of_peer(link: socket.socket) -> int | None:
+    """As the kernel knows it; None where this kernel does not say. There the permissions have to do."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    size = struct.calcsize("3i")
+    _, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(uid)
+
+
+# --- the agent's side ------------------------------------------------------------------------------------------------
+
+
+class Door:
+    """The socket on which an agent listens, inherited from systemd or made."""
+
+    def __init__(self, path: str, environ: Mapping[str, str] = os.environ) -> None:
+        self._lock = -1
+        self._made = ""
+        inherited = int(environ.get("LISTEN_FDS", "0")) if environ.get("LISTEN_PID") == str(os.getpid()) else 0
+        self.socket = self._inherit(inherited) if inherited else self._make(path)
+        self.path = str(self.socket.getsockname())
+        self.socket.setblocking(False)
+
+    def _inherit(self, count: int) -> socket.socket:
+        found = socket.socket(fileno=FIRST_INHERITED)
+        if count != 1 or found.family != socket.AF_UNIX or found.type != socket.SOCK_STREAM:
+            raise NoAgent(f"{count} sockets were handed over; exactly one ListenStream= with a path is wanted.")
+        os.set_inheritable(FIRST_INHERITED, False)
+        return found
+
+    def _make(self, path: str) -> socket.socket:
+        if len(os.fsencode(path)) > PATH_MAX_BYTES:
+            raise NoAgent(f"{path} is longer than a socket's path may be ({PATH_MAX_BYTES} bytes). Choose another one.")
+        try:
+            check_directory(os.path.dirname(path) or ".")
+            self._lock = take_lock(f"{path}.lock")
+            if os.path.lexists(path):
+                os.unlink(path)
+            return self._bind(path)
+        except NoAgent:
+            raise
+        except OSError as error:
+            raise NoAgent(f"no agent can listen at {path} ({error}). Choose another place: --socket PATH") from error
+
+    def _bind(self, path: str) -> socket.socket:
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            listening.bind(path)
+        except BaseException:
+            listening.close()
+            raise
+        finally:
+            os.umask(before)
+        self._made = path
+        listening.listen(BACKLOG)
+        return listening
+
+    def close(self) -> None:
+        """A socket that was inherited stays: who calls meanwhile is answered by the next agent."""
+        if self._made:
+            os.unlink(self._made)
+            self._made = ""
+        self.socket.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def check_directory(directory: str) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
+    found = os.lstat(directory)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise NoAgent(
+            f"{directory} must be a directory of yours that others may not enter (mode 0700): it is of user "
+            f"{found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}. Mend that, or choose another place: --socket PATH"
+        )
+
+
+def take_lock(path: str) -> int:
+    import fcntl
+
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise NoAgent(f"an agent is there already: it holds {path}. One is enough; or choose another place.") from None
+    return lock

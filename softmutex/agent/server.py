@@ -1,0 +1,144 @@
+"""The agent: one node, and a session with each job that comes to its door.
+
+    accept --of this user--> want --of this group--> a session --> the job's hold
+              '--a stranger: hang up     '--elsewhere
+
+When it is told to end, holders may finish within `leave_timeout` and are then told that their hold is lost; those who
+wait are hung up on, and ask the next agent. When it is killed, the kernel hangs up on all of them.
+
+Any program that has a loop and a node may open such a door for the jobs beside it: `serve(node, Door(path))`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from softmutex import ConfigError, Node
+from softmutex.agent.link import USAGE, Lines, Message, NotALink, pack
+from softmutex.agent.place import Door, uid_of_peer
+from softmutex.agent.session import Session, Wish
+from softmutex.runtime.config import SETTINGS, read_one
+
+log = logging.getLogger("softmutex")
+
+WISH_PATIENCE_S = 5.0
+SESSIONS_MAX = 4096
+# What a job may say of the mutex; what it leaves out is as the agent has it.
+OPTIONS = frozenset(name for name, setting in SETTINGS.items() if setting.of != "node") - {
+    *("timeout", "on_lost", "on_overrun"),  # these the job says elsewhere, or sees to by itself
+}
+
+
+class Server:
+    def __init__(self, node: Node, door: Door) -> None:
+        self._node = node
+        self._door = door
+        self._sessions: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    async def serve(self) -> None:
+        """Until it is cancelled; then the node is still open, and `close` ends what goes on."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                link, _ = await loop.sock_accept(self._door.socket)
+            except OSError as error:  # too many open files: those who hold must be able to say that they are done
+                log.warning("a job could not be let in: %s", error)
+                await asyncio.sleep(0.1)
+                continue
+            if uid_of_peer(link) not in (None, os.geteuid()) or len(self._sessions) >= SESSIONS_MAX:
+                link.close()
+                continue
+            session = loop.create_task(self._attend(link))
+            self._sessions.add(session)
+            session.add_done_callback(self._sessions.discard)
+
+    async def close(self) -> None:
+        """Hangs up on those who wait, gives holders time to finish, and closes the node."""
+        self._closing = True
+        self._door.close()
+        await self._node.close()
+        for session in list(self._sessions):
+            session.cancel()
+        await asyncio.gather(*self._sessions, return_exceptions=True)
+
+    async def _attend(self, link: socket.socket) -> None:
+        with link:
+            link.setblocking(False)
+            lines = Lines()
+            try:
+                async with asyncio.timeout(WISH_PATIENCE_S):
+                    want = await read_wish(link, lines)
+                wish = self._take(link, want)
+            except (OSError, NotALink, TimeoutError) as error:
+                log.debug("a job was not understood: %s", error)
+                return
+            if wish is not None:
+                session = Session(link, wish, self._node, lines=lines, is_closing=lambda: self._closing)
+                try:
+                    await session.attend()
+                except Exception:
+                    log.exception("a session went wrong; the agent goes on")
+
+    def _take(self, link: socket.socket, want: Message) -> Wish | None:
+        difference = self._difference(want.get("place") or {})
+        if difference:
+            link.send(pack("elsewhere", why=difference))
+            return None
+        link.send(pack("welcome"))
+        try:
+            return wish_of(want)
+        except (ConfigError, TypeError, ValueError) as error:
+            link.send(pack("failed", code=USAGE, error="config", why=str(error)))
+            return None
+
+    def _difference(self, place: Mapping[str, Any]) -> str:
+        """In words, empty where the agent is in the group that the job named."""
+        mine = self._node.settings()
+        for name in ("group", "membership"):
+            if name in place and place[name] != mine[name]:
+                return f"is in the {name} {mine[name]!r}, and {place[name]!r} is wanted."
+        return ""
+
+
+async def read_wish(link: socket.socket, lines: Lines) -> Message:
+    loop = asyncio.get_running_loop()
+    while True:
+        chunk = await loop.sock_recv(link, 65536)
+        if not chunk:
+            raise ConnectionResetError("it hung up")
+        if messages := lines.feed(chunk):
+            if len(messages) > 1 or messages[0].get("is") != "want":
+                raise NotALink(f"not a wish: {messages[0]}")
+            return messages[0]
+
+
+def wish_of(want: Message) -> Wish:
+    name, options, timeout = want.get("name"), want.get("options") or {}, want.get("timeout")
+    if unknown := set(options) - OPTIONS:
+        raise ConfigError(
+            f"an agent cannot be told {', '.join(sorted(unknown))}. It knows {', '.join(sorted(OPTIONS))}."
+        )
+    read = {key: read_one(SETTINGS[key], value, "job") for key, value in options.items()}
+    on_overrun = want.get("on_overrun") or "warn"
+    if on_overrun not in ("warn", "cancel", "release"):
+        raise ConfigError(f"on_overrun={on_overrun!r}: warn, cancel or release.")
+    timeout_s = None if timeout is None else read_one(SETTINGS["timeout"], timeout, "job")
+    said = want.get("said")
+    return Wish(str(name), read, timeout_s, float(said) if isinstance(said, int | float) else None, on_overrun)
+
+
+async def serve(node: Node, door: Door) -> None:
+    """Until it is cancelled. The node must be open; it is closed in the end."""
+    server = Server(node, door)
+    try:
+        await server.serve()
+    finally:
+        with contextlib.suppress(asyncio.CancelledError):
+            await server.close()

@@ -1,0 +1,236 @@
+"""An agent's conversation with one job, from the wish until the job is over.
+
+    ask --granted, and the job takes it--> hold --the job says done--> hand on
+     ^     '--it does not (it is stopped)--> hand on --'         ^
+     |                                           |               |
+     '------------- the job is there again <-----'        the job was killed: kill its group first
+
+The naive way, to let the job begin on the grant alone, lets one that was stopped while it waited (Ctrl-Z) sit on the
+mutex without using it, and begin whenever it wakes up, long after others were given the mutex.
+
+G1  The mutex is not handed on in good order before the command's group is gone, as far as that can be brought about.
+G2  A job that is gone, however it went, holds nothing and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from softmutex import AcquireTimeout, ConfigError, Hold, Isolated, Node, NodeClosed, SoftMutex, SoftMutexError
+from softmutex.agent.groups import kill_group
+from softmutex.agent.link import NOT_ACQUIRED, NOT_STARTED, USAGE, Lines, NotALink, pack
+
+TAKE_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    name: str
+    keywords: Mapping[str, Any]  # of the mutex
+    timeout_s: float | None
+    said_s: float | None = None  # the time limit as the job's user gave it, of which `timeout_s` is left
+    on_overrun: str = "warn"  # warn, cancel (the job is asked to end) or release (others are let in beside it)
+
+
+async def no_more_to_do() -> None:
+    """The node is there already."""
+
+
+class Session:
+    def __init__(
+        self,
+        link: socket.socket,
+        wish: Wish,
+        node: Node,
+        *,
+        join: Callable[[], Awaitable[None]] = no_more_to_do,
+        on_end: Callable[[], None] = lambda: None,
+        is_closing: Callable[[], bool] = lambda: False,
+        lines: Lines | None = None,
+    ) -> None:
+        """`is_closing`: who still waits is not told of an end, so that it asks the next agent."""
+        self._link = link
+        self._wish = wish
+        self._node = node
+        self._join = join
+        self._on_end = on_end
+        self._is_closing = is_closing
+        self._lines = lines or Lines()
+        self._began_at = time.monotonic()
+        self._news = asyncio.Event()
+        self._turn = 0  # which grant the job may take
+        self._taken = 0  # which it took
+        self._asleep = False  # the job is stopped, or seems to be
+        self._over = False
+        self._killed = False  # the job went without a word
+        self._group = 0
+        self._hold: Hold | None = None
+
+    async def attend(self) -> None:
+        self._link.setblocking(False)
+        listening = asyncio.create_task(self._listen())
+        try:
+            await self._join_and_hold()
+        except ConfigError as error:
+            self._fail(USAGE, "config", str(error))
+        except AcquireTimeout:
+            limit_s = self._wish.said_s or self._wish.timeout_s
+            why = f"not acquired within {limit_s:g} s" if limit_s else "in use, and not waited for"
+            self._fail(NOT_ACQUIRED, "timeout", f"{why}. See softmutex status -n {self._wish.name}")
+        except Isolated as error:
+            self._fail(NOT_ACQUIRED, "isolated", str(error))
+        except (SoftMutexError, OSError) as error:
+            if not (isinstance(error, NodeClosed) and self._is_closing()):
+                self._fail(NOT_STARTED, "closed", f"the node could not start: {error}")
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    # --- the job -----------------------------------------------------------------------------------------------------
+
+    def _tell(self, kind: str, **values: Any) -> None:
+        with suppress(OSError):  # that the job is gone is noticed when reading
+            self._link.send(pack(kind, **values))
+
+    def _fail(self, code: int, error: str, why: str) -> None:
+        self._tell("failed", code=code, error=error, why=why)
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                chunk = await loop.sock_recv(self._link, 65536)
+                messages = self._lines.feed(chunk)
+            except (OSError, NotALink):
+                chunk, messages = b"", []
+            for message in messages:
+                self._on_message(message)
+            if not chunk:
+                self._killed = not self._over
+                self._end()
+                return
+            self._news.set()
+
+    def _on_message(self, message: Mapping[str, Any]) -> None:
+        match message:
+            case {"is": "take", "turn": int(turn)}:
+                self._taken, self._asleep = turn, False
+            case {"is": "running", "group": int(group)} if group > 1 and group != os.getpgrp():
+                self._group = group
+            case {"is": "touch"} if self._hold is not None:
+                self._hold.touch()
+            case {"is": "pause"}:
+                self._asleep = True
+            case {"is": "resume"}:
+                self._asleep = False
+            case {"is": "done"}:
+                self._end()
+            case _:
+                pass
+
+    def _end(self) -> None:
+        if not self._over:
+            self._over = True
+            self._on_end()
+        self._news.set()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._news.clear()
+            await self._news.wait()
+
+    # --- the mutex ---------------------------------------------------------------------------------------------------
+
+    async def _join_and_hold(self) -> None:
+        wish, node = self._wish, self._node
+        on_overrun: Any = "release" if wish.on_overrun == "release" else self._on_overrun
+        mutex = SoftMutex._on(node, wish.name, {**wish.keywords, "on_lost": "continue", "on_overrun": on_overrun})
+        over = asyncio.create_task(self._until(lambda: self._over))
+        joining = asyncio.ensure_future(self._join())
+        try:
+            await asyncio.wait({joining, over}, return_when=asyncio.FIRST_COMPLETED)
+            if not joining.done():
+                joining.cancel()
+                await asyncio.gather(joining, return_exceptions=True)
+                return
+            joining.result()
+            self._tell("said", why=f"joined as {node.name}, {len(node.peers())} others known; asking for {mutex.name}")
+            while not self._over:
+                await self._ask(mutex)
+                await self._until(lambda: self._over or not self._asleep)
+        finally:
+            over.cancel()
+
+    async def _ask(self, mutex: SoftMutex) -> None:
+        """One hold, or none where the job is stopped or does not want it any more."""
+        holding = asyncio.create_task(self._hold_it(mutex))
+        leaving = asyncio.create_task(self._until(lambda: self._over or self._asleep))
+        try:
+            await asyncio.wait({holding, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if self._taken != self._turn or not self._turn:
+                holding.cancel()
+            leaving.cancel()
+            outcome, _ = await asyncio.gather(holding, leaving, return_exceptions=True)
+        finally:  # the agent ends
+            holding.cancel()
+            leaving.cancel()
+        if isinstance(outcome, Exception):
+            raise outcome
+
+    async def _hold_it(self, mutex: SoftMutex) -> None:
+        limit_s = self._wish.timeout_s
+        if limit_s:
+            limit_s = max(0.001, limit_s - (time.monotonic() - self._began_at))
+        async with mutex.hold(limit_s) as hold:
+            self._turn += 1
+            self._tell("granted", turn=self._turn)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TAKE_PATIENCE_S):
+                    await self._until(lambda: self._taken == self._turn or self._over)
+            if self._taken != self._turn:
+                self._asleep = True
+                return
+            self._hold = hold
+            self._tell("go", **described(hold))
+            await self._watch_over(hold)
+            self._hold = None
+            if self._killed and self._group:
+                await kill_group(self._group)
+
+    async def _watch_over(self, hold: Hold) -> None:
+        over = asyncio.create_task(self._until(lambda: self._over))
+        lost = asyncio.create_task(hold.lost.wait())
+        try:
+            await asyncio.wait({over, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done() and not self._over:
+                reason = hold.lost_reason.value if hold.lost_reason else "unknown"
+                why = f"{hold.name} may be held by others, too, from now on ({reason})"
+                self._tell("lost", reason=reason, why=why)
+                await over
+        finally:
+            over.cancel()
+            lost.cancel()
+            await asyncio.gather(over, lost, return_exceptions=True)
+
+    def _on_overrun(self, hold: Hold) -> None:
+        why = f"{hold.name} is held for longer than --max-hold allows"
+        self._tell("overrun", why=why, end=self._wish.on_overrun == "cancel")
+
+
+def described(hold: Hold) -> dict[str, Any]:
+    left_s = None if hold.deadline is None else hold.deadline - asyncio.get_running_loop().time()
+    return {
+        "epoch": hold.epoch,
+        "hop": hold.hop,
+        "node": hold.node,
+        "peers": hold.peers,
+        "waited": hold.waited,
+        "left": left_s,
+    }

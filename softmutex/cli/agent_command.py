@@ -1,0 +1,89 @@
+"""`softmutex agent`: one node for all jobs of this user on this host, which ask it over a Unix socket.
+
+It is found by `softmutex run`, `softmutex.client` and the plug-ins at /tmp/softmutex-<uid>/agent.sock, or where
+SOFTMUTEX_AGENT says. Only this user is let in. SIGTERM ends it in good order: who waits asks the next agent, who holds
+has `leave_timeout` to finish and is told then. Under systemd it takes the socket that is handed over, and says when it
+is ready (`softmutex agent --print-units` prints the units).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from softmutex import Node, SoftMutexError
+from softmutex.agent.link import NOT_STARTED
+from softmutex.agent.place import Door, path_of
+from softmutex.agent.server import serve
+from softmutex.cli.settings import add_node_flags, node_settings
+from softmutex.core.errors import ConfigError
+from softmutex.runtime.config import Settings
+
+UNITS = ("softmutex-agent.socket", "softmutex-agent.service")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--socket", metavar="PATH", help="where to listen; else SOFTMUTEX_AGENT, else /tmp/softmutex-<uid>"
+    )
+    parser.add_argument("--print-units", action="store_true", help="print units for systemd --user, and end")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what happens")
+    add_node_flags(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    if arguments.print_units:
+        sys.stdout.write(units())
+        return 0
+    path = arguments.socket or path_of()
+    if path is None:
+        raise ConfigError("SOFTMUTEX_AGENT=off, so no job would find this agent. Unset it, or give --socket PATH.")
+    logging.basicConfig(
+        format="softmutex agent: %(message)s", level=logging.INFO if arguments.verbose else logging.WARNING
+    )
+    try:
+        asyncio.run(run(node_settings(arguments), path))
+    except ConfigError:
+        raise
+    except (SoftMutexError, OSError) as error:
+        sys.stderr.write(f"softmutex agent: {error}\n")
+        return NOT_STARTED
+    return 0
+
+
+async def run(settings: Settings, path: str) -> None:
+    """The door first: that another agent is there is known at once. Then the node, and only then is anybody let in."""
+    door = Door(path)
+    node = Node._of(settings)
+    try:
+        await node.open()
+    except BaseException:
+        door.close()
+        raise
+    serving = asyncio.create_task(serve(node, door))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, serving.cancel)
+    logging.getLogger("softmutex").info("joined as %s; jobs ask at %s", node.name, door.path)
+    tell_systemd("READY=1")
+    with suppress(asyncio.CancelledError):
+        await serving
+
+
+def tell_systemd(what: str) -> None:
+    address = os.environ.get("NOTIFY_SOCKET")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, suppress(OSError):
+            notify.sendto(what.encode(), "\0" + address[1:] if address.startswith("@") else address)
+
+
+def units() -> str:
+    here = Path(__file__).with_name("units")
+    return "\n".join(f"# ~/.config/systemd/user/{name}\n{(here / name).read_text()}" for name in UNITS)
