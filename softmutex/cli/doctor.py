@@ -41,6 +41,7 @@ from softmutex.runtime import keys
 from softmutex.runtime.config import SETTINGS, Settings
 
 PATIENCE_S = 3.0
+MEETING_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,11 +85,19 @@ async def examine(settings: Settings) -> list[Finding]:
     try:
         async with Survey(settings) as survey:
             answers = await survey.ask(PATIENCE_S)
+            if not all_have_met(answers):  # somebody may have come just now: the others learn of it a moment later
+                await asyncio.sleep(MEETING_S)
+                answers = await survey.ask(PATIENCE_S)
     except (SoftMutexError, OSError) as error:
         findings.append(fail("members", f"the group cannot be looked at: {error}"))
     else:
         findings += [*check_members(settings, answers), *check_clocks(answers), *check_agreement(answers)]
     return [*findings, *await check_transport(settings, bool(group_keys), answers)]
+
+
+def all_have_met(answers: Sequence[Answer]) -> bool:
+    told = [each.document for each in answers if each.document]
+    return all(document["peers"] >= len(told) - 1 for document in told)
 
 
 def report(settings: Settings | None, findings: Sequence[Finding]) -> dict[str, object]:

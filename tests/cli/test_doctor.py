@@ -18,7 +18,7 @@ import pytest
 from softmutex import Node, plugins
 from softmutex.cli import checks, doctor
 from softmutex.cli.checks import Verdict
-from softmutex.cli.survey import Answer
+from softmutex.cli.survey import Answer, Survey
 from softmutex.ports import Member
 from softmutex.runtime.status import describe
 from softmutex.testing import MemoryNetwork
@@ -254,6 +254,24 @@ async def test_a_node_that_does_not_know_all_others_fails(two: list[Answer]):
     settings = resolve(environ={})
     verdict, says = worst(checks.check_members(settings, [two[0], changed(two[1], peers=0)]))
     assert verdict is Verdict.FAIL and "b at " in says and "knows 0 others, 1 are there" in says
+
+
+async def test_a_node_that_has_come_just_now_is_given_a_moment_to_be_known(
+    two: list[Answer], monkeypatch: pytest.MonkeyPatch
+):
+    from softmutex.runtime.config import resolve
+
+    looks = [[changed(two[0], peers=0), two[1]], two]
+
+    async def ask(survey: Survey, patience_s: float) -> list[Answer]:
+        return looks.pop(0)
+
+    monkeypatch.setattr(Survey, "ask", ask)
+    monkeypatch.setattr(doctor, "MEETING_S", 0.0)
+    settings = resolve(transport="udp://127.0.0.1:0", membership="static://127.0.0.1:1", environ={})
+    findings = await doctor.examine(settings)
+    assert not [each for each in findings if each.verdict is Verdict.FAIL]
+    assert not looks
 
 
 async def test_terms_that_differ_fail_and_are_named(two: list[Answer]):
