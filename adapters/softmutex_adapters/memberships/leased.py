@@ -239,7 +239,6 @@ class LeasedMembership:
             self._say(
                 "lost", f"{self._board.where} lost its list; the last one stands until members have written anew."
             )
-            asyncio.get_running_loop().call_later(SETTLE_S, self._look.set)
         self._history = page.history
         if page.lines is not None:
             self._counts["lists"] += 1
