@@ -1,7 +1,8 @@
 """Several algorithms under equal conditions: seed 002's comparison table, measured.
 
     rare     one node in a while wants it: what an entry costs when there is nobody to share the cost with
-    busy     everybody always wants it: what an entry costs then, and how long the resource waits between two holders
+    busy     everybody always wants it: what an entry costs then, once the queue stands, and how long the resource waits
+             between two holders
     killed   busy, and the holder dies again and again: how long until the next entry, and how long two overlap
 
 Times are in message times, as in the seed: one message takes 50 ms here, and A takes twenty times that. Messages are
@@ -21,6 +22,7 @@ from softmutex.sim.faults import Kill
 from softmutex.sim.result import Result, percentile
 from softmutex.sim.run import Progress, simulate
 from softmutex.sim.scenario import Scenario
+from softmutex.sim.steady import messages_each
 
 MESSAGE_S = 0.05
 OP_S = 20 * MESSAGE_S
@@ -36,7 +38,8 @@ class Row:
     messages_busy: float
     delay_rare: float  # median, before entry
     delay_busy: float  # mean, from one holder's exit to the next one's entry
-    recovery: float | None  # median, from the holder's death to the next entry; None: it never came
+    recovery: float | None  # median, from the holder's death to the next entry; None: there was no pause
+    ended: bool  # nobody entered any more
     overlap: float  # share of the time, without a fault
     overlap_killed: float  # the same with holders killed
     laws_broken: tuple[str, ...]
@@ -69,7 +72,7 @@ def _row(name: str, nodes: int, seed: int, entries: int) -> Row:
         duration_s=entries * OP_S,
     )
     rare = simulate(base.but(demand=f"poisson:{RARE / OP_S}", duration_s=entries * OP_S / RARE))
-    busy = simulate(base)
+    busy, messages_busy = messages_each(base)
     kills = (Kill(entries * OP_S),)
     killed = simulate(base.but(duration_s=(KILLS + 1) * entries * OP_S, faults=kills))
     laws = {violation.law for result in (rare, busy, killed) for violation in result.violations}
@@ -78,10 +81,11 @@ def _row(name: str, nodes: int, seed: int, entries: int) -> Row:
         algorithm=name,
         nodes=nodes,
         messages_rare=rare.messages_per_acquisition,
-        messages_busy=busy.messages_per_acquisition,
+        messages_busy=messages_busy,
         delay_rare=rare.wait_s(0.5) / MESSAGE_S,
         delay_busy=_between_holders_s(busy) / MESSAGE_S,
         recovery=percentile(recoveries, 0.5) / SECOND / MESSAGE_S if recoveries else None,
+        ended=killed.bereft_ns > entries * OP_S * SECOND,
         overlap=max(rare.overlap, busy.overlap),
         overlap_killed=killed.overlap,
         laws_broken=tuple(sorted(laws)),
@@ -110,7 +114,8 @@ def _line(row: Row) -> str:
 
 
 def problems(row: Row) -> str:
-    after = "nobody enters any more" if row.recovery is None else f"{row.recovery:.0f} until the next entry"
+    after = "others go on" if row.recovery is None else f"{row.recovery:.0f} until the next entry"
+    after = "nobody enters any more" if row.ended else after
     found = [f"holder dies: {after}"]
     if row.overlap:
         found.append(f"overlaps {row.overlap:.1%} of the time")

@@ -21,13 +21,13 @@ from softmutex.sim.faults import Kill
 from softmutex.sim.result import Result, percentile
 from softmutex.sim.run import simulate
 from softmutex.sim.scenario import Scenario
-from softmutex.sim.tally import EPOCH
-from softmutex.sim.world import World
+from softmutex.sim.steady import messages_each
 
 D_S: Final = 0.01
 A_S: Final = 50 * D_S
 UNSEEN_S: Final = 60.0  # until the membership tells of a death
 KILL_EVERY_S: Final = 20.0
+ROUND_S: Final = 1.02 * A_S  # of a round under load, for each node
 IDLE_S: Final = 3600.0
 BASE: Final[Mapping[str, Any]] = {
     "algorithm": "wandering",
@@ -88,8 +88,12 @@ def measure(ask: Ask) -> Sequence[float]:
     return ROWS[ask.row].measure(ask)
 
 
-def run(ask: Ask, look: Callable[[World], None] | None = None, **changes: Any) -> Result:
-    return simulate(Scenario(**{**BASE, "nodes": ask.nodes, "options": VARIANTS[ask.variant], **changes}), look=look)
+def scenario(ask: Ask, **changes: Any) -> Scenario:
+    return Scenario(**{**BASE, "nodes": ask.nodes, "options": VARIANTS[ask.variant], **changes})
+
+
+def run(ask: Ask, **changes: Any) -> Result:
+    return simulate(scenario(ask, **changes))
 
 
 # --- the rows --------------------------------------------------------------------------------------------------------
@@ -116,17 +120,9 @@ def _both_die(ask: Ask) -> Sequence[float]:
 
 
 def _under_load(ask: Ask) -> Sequence[float]:
-    """Everybody wants it. Messages are counted in the second half, when the queue stands."""
-    length_s = max(400.0, ask.length * ask.nodes * A_S * 1.02)
-    half: list[tuple[int, int]] = []
-
-    def look(world: World) -> None:
-        if not half and world.now - EPOCH >= length_s * SECOND / 2:
-            half.append((sum(world.sent.values()), len(world.tally.waits)))
-
-    full = run(ask, look, duration_s=length_s)
-    messages, served = half[0]
-    each = (full.messages - messages) / max(1, full.acquisitions - served)
+    """Everybody wants it."""
+    length_s = ask.length * ask.nodes * ROUND_S
+    full, each = messages_each(scenario(ask, duration_s=length_s))
     longest_s = max(full.waits, default=0) / SECOND
     return 100 * full.busy, each, full.fairness, longest_s / (ask.nodes * A_S), 100 * full.overlap
 

@@ -58,6 +58,7 @@ class Series:
     ys: Sequence[float]
     style: str
     errors: Sequence[float] | None = None
+    like: int | None = None  # in the colour of the series with this number
 
 
 @dataclass(frozen=True)

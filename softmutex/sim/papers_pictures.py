@@ -41,7 +41,8 @@ def _panel(axes: Any, panel: Panel) -> None:
     axes.set_yscale("log" if panel.log else "linear")
     axes.set_xscale("log" if panel.log_x else "linear")
     for number, series in enumerate(panel.series):
-        colour = PRINTED if series.label.startswith("printed") and bars else COLOURS[number % len(COLOURS)]
+        own = COLOURS[(number if series.like is None else series.like) % len(COLOURS)]
+        colour = PRINTED if series.label.startswith("printed") and bars else own
         _series(axes, series, colour, bars)
     axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel(panel.x)
@@ -56,6 +57,8 @@ def _panel(axes: Any, panel: Panel) -> None:
         axes.axvline(panel.printed_x, color=PRINTED, linestyle="--", label="printed")
     if panel.printed_y is not None:
         axes.axhline(panel.printed_y, color=PRINTED, linestyle="--", label="printed")
+    if panel.log_x:
+        axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.grid(True, axis="y", alpha=0.3)
     if all(series.style == "steps" for series in panel.series):
         axes.yaxis.get_major_locator().set_params(integer=True)

@@ -125,6 +125,9 @@ def comparison(figure: Figure, rows: Sequence[Row]) -> None:
     _by_algorithm(messages_busy, "Messages per entry, always wanted", rows, lambda row: row.messages_busy)
     _by_algorithm(delay_rare, "Message times before entry, rarely wanted", rows, lambda row: row.delay_rare)
     _by_algorithm(delay_busy, "Message times between two holders, always wanted", rows, lambda row: row.delay_busy)
+    handles, labels = delay_busy.get_legend_handles_labels()
+    if len(labels) > 1:
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
 
 
 def _by_algorithm(axes: Axes, title: str, rows: Sequence[Row], value: Callable[[Row], float]) -> None:
@@ -143,9 +146,8 @@ def _by_algorithm(axes: Axes, title: str, rows: Sequence[Row], value: Callable[[
     axes.invert_yaxis()
     axes.set_xscale("asinh", linear_width=max(0.1, min(map(value, rows))))  # as a logarithm, and it has a place for 0
     axes.set_xticks([])
+    axes.set_xticks([], minor=True)
     axes.margins(x=0.2)
-    if len(sizes) > 1:
-        axes.legend()
 
 
 def _short(number: float) -> str:
