@@ -26,6 +26,7 @@ KEPT_MUTEXES_MAX = 1024
 CLAIMS_MAX = 1024
 GAP_S = 0.1  # a hold that begins so soon after the last one continues its span ...
 SPAN_MAX_S = 5.0  # ... while that is not longer than this
+NEVER_SEEN = (-1, -1, 0)  # epoch, hop, node
 
 
 class Kept:
@@ -77,54 +78,64 @@ class Reporter:
 
     def notice(self, seen: Observation) -> None:
         take = TAKERS.get(seen.what)
-        if take is None or not seen.mutex:
+        mutex = seen.mutex
+        if take is None or not mutex:
             return
         with self._lock:
-            kept = self._kept.get(seen.mutex)
+            kept = self._kept.get(mutex)
             if kept is None:
                 if len(self._kept) >= KEPT_MUTEXES_MAX:
                     self._skipped += 1
                     return
-                kept = self._kept[seen.mutex] = Kept()
+                kept = self._kept[mutex] = Kept()
             take(self, kept, seen, self._clock())
-            self._changed[seen.mutex] = None
-            was_quiet, self._quiet = self._quiet, False
-        if was_quiet:
-            self._wake()
+            self._changed[mutex] = None
+            if not self._quiet:
+                return
+            self._quiet = False
+        self._wake()
 
     def _wait_started(self, kept: Kept, seen: Observation, now: float) -> None:
-        kept.algorithm = str(seen.values["algorithm"])
+        values: Any = seen.values
+        kept.algorithm = values["algorithm"]
         if len(kept.waiting) < CLAIMS_MAX:
-            kept.waiting[int(seen.values["claim"])] = now
+            kept.waiting[values["claim"]] = now
         else:
             self._skipped += 1
 
     def _wait_ended(self, kept: Kept, seen: Observation, now: float) -> None:
-        kept.waiting.pop(int(seen.values["claim"]), None)
-        waited_s, outcome = float(seen.values["seconds"]), seen.values["outcome"]
+        values: Any = seen.values
+        claim, outcome = values["claim"], values["outcome"]
+        kept.waiting.pop(claim, None)
         if outcome == "granted":
+            waited_s = values["seconds"]
             kept.counts["acquisitions"] += 1
-            kept.granted[int(seen.values["claim"])] = waited_s
+            kept.granted[claim] = waited_s
             kept.waits[report.bucket(waited_s)] += 1
-            kept.wait_max_s = max(kept.wait_max_s, waited_s)
+            if waited_s > kept.wait_max_s:
+                kept.wait_max_s = waited_s
         elif outcome in ("timeout", "cancelled"):
             kept.counts["timeouts" if outcome == "timeout" else "cancelled"] += 1
 
     def _hold_started(self, kept: Kept, seen: Observation, now: float) -> None:
-        epoch, hop = int(seen.values["epoch"]), int(seen.values["hop"])
-        waited_s = kept.granted.pop(int(seen.values["claim"]), 0.0)
+        values: Any = seen.values
+        epoch, hop = values["epoch"], values["hop"]
+        waited_s = kept.granted.pop(values["claim"], 0.0)
         if len(kept.holding) < CLAIMS_MAX:
-            kept.holding[int(seen.values["request"])] = (now, waited_s, epoch, hop)
+            kept.holding[values["request"]] = (now, waited_s, epoch, hop)
         else:
             self._skipped += 1
-        if (epoch, hop) > kept.tokens.get(0, (-1, -1, 0))[:2]:
+        if (epoch, hop) > kept.tokens.get(0, NEVER_SEEN)[:2]:
             kept.tokens[0] = (epoch, hop, seen.node)
 
     def _hold_ended(self, kept: Kept, seen: Observation, now: float) -> None:
-        held_s = float(seen.values["seconds"])
+        values: Any = seen.values
+        held_s = values["seconds"]
         kept.holds[report.bucket(held_s)] += 1
-        kept.hold_max_s = max(kept.hold_max_s, held_s)
-        since, *_ = kept.holding.pop(int(seen.values["request"]), (now - held_s, 0.0, 0, 0))
+        if held_s > kept.hold_max_s:
+            kept.hold_max_s = held_s
+        held = kept.holding.pop(values["request"], None)
+        since = held[0] if held else now - held_s
         span = kept.span
         if span is not None and since - span[2] < GAP_S and now - span[1] < SPAN_MAX_S:
             span[2] = now
@@ -137,6 +148,13 @@ class Reporter:
             self._skipped += 1
             self._drawn = (self._drawn[0], max(0, self._drawn[1] - 1), self._drawn[2])
         self._spans.append(kept.span)
+
+    def _handed_over(self, kept: Kept, seen: Observation, now: float) -> None:
+        """The same as `_fact`, for the one of which there are many."""
+        kept.counts["handed_over"] += 1
+        token = seen.note.token if seen.note else None
+        if token is not None and seen.note is not None:
+            self._saw(kept, token.slot, token.epoch, token.hop, seen.note.peer)
 
     def _hold_lost(self, kept: Kept, seen: Observation, now: float) -> None:
         kept.counts["lost"] += 1
@@ -153,14 +171,17 @@ class Reporter:
         detail = note.detail if note else ""
         if note is not None and note.token is not None:
             token = note.token
-            place = note.peer if what == "handed_over" else seen.node
-            known = kept.tokens.get(token.slot, (-1, -1, 0))
-            is_news = what in ("handed_over", "generated") and place and (token.epoch, token.hop) >= known[:2]
-            if is_news and (token.slot in kept.tokens or len(kept.tokens) < report.TOKENS_MAX):
-                kept.tokens[token.slot] = (token.epoch, token.hop, place)
+            if what == "generated":
+                self._saw(kept, token.slot, token.epoch, token.hop, seen.node)
             detail = detail or f"epoch {token.epoch}"
         if what in MARKS:
             self._mark(seen.mutex, now, what, detail)
+
+    @staticmethod
+    def _saw(kept: Kept, slot: int, epoch: int, hop: int, node: int) -> None:
+        known = kept.tokens.get(slot)
+        if node and (len(kept.tokens) < report.TOKENS_MAX if known is None else (epoch, hop) >= known[:2]):
+            kept.tokens[slot] = (epoch, hop, node)
 
     def _mark(self, mutex: str, now: float, kind: str, detail: str) -> None:
         if len(self._marks) == MARKS_MAX:
@@ -262,4 +283,5 @@ TAKERS: dict[str, Taker] = {
     "hold_lost": Reporter._hold_lost,
     "overrun": Reporter._overrun,
     **dict.fromkeys((*FACTS, "isolated", "rejoined"), Reporter._fact),
+    "handed_over": Reporter._handed_over,
 }
