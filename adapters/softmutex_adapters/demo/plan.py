@@ -16,7 +16,7 @@ STAGES = {
 }
 SCENARIOS = {
     "deadline": "who is late starts again from zero, as `timeout 10 curl` in a crontab",
-    "connections": "the same, and the server refuses the ninth login",
+    "connections": "so, and the server refuses the ninth login at once",
     "plain": "no deadline, no limit: a link that is shared, and nothing else",
 }
 
