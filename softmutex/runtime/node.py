@@ -76,6 +76,7 @@ NODE_KINDS = range(48, 64)
 KIND_OF = {cls: name for name, cls in KINDS.values()}
 OF_NODE = frozenset(cls for number, (_, cls) in KINDS.items() if number in NODE_KINDS)
 SEATS_MAX = 4096
+SAID_MAX = 1000  # different warnings; what comes later is counted only
 NOT_UNDERSTOOD = ("unknown_key", "forged", "not_sealed", "sealed")  # of a member: another key, or another group
 GREETING_PATIENCE_S = 0.5  # how long `open` waits for those whom the membership names only by address
 
@@ -412,7 +413,7 @@ class Life:
         """Something that the user of this node should know."""
         key = once or message
         self.told[what] += 1
-        if key not in self._said and len(self._said) < 1000:
+        if key not in self._said and len(self._said) < SAID_MAX:
             self._said.add(key)
             log.warning("%s: %s", self.name, message, exc_info=exc_info)
 

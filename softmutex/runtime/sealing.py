@@ -72,7 +72,7 @@ SIGNED = 1 << 63  # in the counter
 _WINDOW_MASK = (1 << WINDOW) - 1
 _SALT = b"softmutex 1"
 _URLSAFE = str.maketrans("-_", "+/")
-_KEY_FILE_MAX = 65_536
+KEY_FILE_MAX = 65_536
 
 
 class Refusal(StrEnum):
@@ -157,7 +157,7 @@ def read_keys(path: Path | str) -> tuple[bytes, ...]:
         # A FIFO must not make us wait, and what is checked must be what is read.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            status, content = os.fstat(descriptor), os.read(descriptor, _KEY_FILE_MAX + 1)
+            status, content = os.fstat(descriptor), os.read(descriptor, KEY_FILE_MAX + 1)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -169,7 +169,7 @@ def read_keys(path: Path | str) -> tuple[bytes, ...]:
         )
     if len(content) == KEY_SIZE:
         return (content,)
-    lines = content[:_KEY_FILE_MAX].decode("ascii", "replace").splitlines()
+    lines = content[:KEY_FILE_MAX].decode("ascii", "replace").splitlines()
     keys = tuple(
         parse_key(line, f"the key file {path}, line {number}")
         for number, line in enumerate(lines, 1)
