@@ -5,7 +5,7 @@
 Guided by coverage (atheris): an input that reaches a new branch is kept and changed further. It starts from the
 vectors, so that it need not find the magic bytes first; they are written to a directory of their own, which goes away.
 The unrolled functions have no branches to see, so what they accept is read again by those of `codec.py`. The doors of
-`sealing.py` get the same bytes, as a datagram and as what a member sealed.
+`sealing.py` get the same bytes, as a datagram, as what a member sealed, and as what it says that it signed.
 A finding is saved as crash-<digest>; `python tests/wire/fuzz_wire.py crash-<digest>` shows it again.
 """
 
@@ -23,7 +23,8 @@ with atheris.instrument_imports(include=["softmutex"]):
     from softmutex.core.errors import BadFrame
     from softmutex.core.messages import KINDS
     from softmutex.core.wire import HEADER_SIZE, MAX_FRAME, SMALLEST, TAG_SIZE, Frame, decode, encode, write_header
-    from softmutex.runtime.sealing import KeyRing, Refused, Sealer, Unsealed
+    from softmutex.runtime.identity import Vouching, is_signed, issue, read_certificate
+    from softmutex.runtime.sealing import SIGNED, KeyRing, Refused, Sealer, Unsealed
 
 VECTORS = Path(__file__).with_name("vectors.json")
 
@@ -33,6 +34,9 @@ ME, PEER = 1, 2
 RING = KeyRing({1: bytes(32)}, use=1)
 SEALER, UNSEALED = Sealer(RING, "fuzz", ME), Unsealed(ME)
 MEMBER = Sealer(RING, "fuzz", PEER)
+AUTHORITY = Vouching(group=1, authority=b"", authority_group="fuzz", required=True, secret=bytes(32))
+SEALER.vouching = Vouching(group=1, authority=AUTHORITY.public, authority_group="fuzz", required=True)
+CERTIFICATE = issue(AUTHORITY.prove, "fuzz", AUTHORITY.public, "fuzz", 0, 1 << 40)
 COUNTERS = itertools.count()
 
 
@@ -44,11 +48,30 @@ def check(holds: bool, what: str) -> None:
 def one_input(data: bytes) -> None:
     try_to_decode(data)
     counter = next(COUNTERS)
-    header = write_header(RING.use, PEER, counter)
     body = data[HEADER_SIZE : MAX_FRAME - TAG_SIZE]
-    sealed = header + MEMBER._mine.encrypt(counter.to_bytes(12), body, header)
-    for opened in (UNSEALED.open(data), SEALER.open(data), SEALER.open(sealed)):
-        check(isinstance(opened, Frame | Refused), "a door neither opened nor refused")
+    genuine = bytes([len(CERTIFICATE)]) + CERTIFICATE + bytes(64) + body
+    sealed = [seal(counter, body), seal(counter | SIGNED, body), seal(counter | SIGNED, genuine)]
+    answers = [UNSEALED.open(data), *map(SEALER.open, [data, *sealed])]
+    for answer in answers:
+        check(isinstance(answer, Frame | Refused), "a door neither opened nor refused")
+    for answer in answers[-2:]:
+        check(isinstance(answer, Refused), "a signature that nobody made was believed")
+    try_to_read_certificate(body)
+
+
+def seal(counter: int, body: bytes) -> bytes:
+    header = write_header(RING.use, PEER, counter)
+    return header + MEMBER._mine.encrypt(counter.to_bytes(12), body[: MAX_FRAME - HEADER_SIZE - TAG_SIZE], header)
+
+
+def try_to_read_certificate(raw: bytes) -> None:
+    try:
+        certificate = read_certificate(raw)
+    except ValueError as error:
+        check(bool(str(error)), "no certificate, and no reason")
+        return
+    check(certificate.signed + certificate.signature == raw, f"read otherwise: {certificate}")
+    check(not is_signed(AUTHORITY.public, certificate.signed, certificate.signature), "forged")
 
 
 def try_to_decode(data: bytes) -> None:
