@@ -120,11 +120,20 @@ class MembersChanged(NamedTuple):
     left: tuple[NodeId, ...]
 
 
+class Slept(NamedTuple):
+    """The driver did not get its turn for so long (SIGSTOP, a blocked loop, a suspended host), and is behind the times.
+
+    What was sent to it meanwhile comes after this, and so do the timers that are overdue.
+    """
+
+    span: Duration
+
+
 class Leaving(NamedTuple):
     """The node wants to leave in good order; it goes on driving the machine until `Depart` or its patience ends."""
 
 
-Event: TypeAlias = Started | Received | Fired | Requested | Withdrawn | Released | MembersChanged | Leaving
+Event: TypeAlias = Started | Received | Fired | Requested | Withdrawn | Released | MembersChanged | Slept | Leaving
 
 
 # --- effects: what is to be done ------------------------------------------------------------------------------------

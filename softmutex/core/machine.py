@@ -9,6 +9,7 @@ D4  `Requested` comes once a request; then either `Withdrawn` (only before its g
 D5  `members` holds every known live member, this node among them, in ascending order; it changes only just
     before a `MembersChanged`.
 D6  A message sent may arrive late, twice, out of order or never; what arrives is what was sent, by who is named.
+D7  A driver that did not get its turn for half a second or more says so (`Slept`) before anything else.
 
 What a machine promises its driver:
 

@@ -3,6 +3,10 @@
 A node that does not get its turn cannot answer; others take it for dead and replace its token, and from outside
 nothing tells the two apart. The naive way, to measure the delay of the node's own timers, notices nothing while no
 timer is due. So one tick a loop is timed, however many nodes live there.
+
+The first thing that a process does when it goes on may be to use a token that was replaced meanwhile, and the tick that
+is late may be the last to come up. So every event of a node looks whether the tick is overdue (`Life.handle`), and then
+machines hear of that first (`Slept`).
 """
 
 from __future__ import annotations
@@ -12,12 +16,15 @@ import logging
 import weakref
 from typing import TYPE_CHECKING
 
+from softmutex.core.events import from_seconds
+
 if TYPE_CHECKING:
     from softmutex.runtime.node import Life
 
 log = logging.getLogger("softmutex")
 
-PERIOD_S = 0.5
+PERIOD_S = 0.25
+SLEEP = from_seconds(2 * PERIOD_S)  # after this it is clear that this process did not get its turn
 WARN_S = 0.5  # shorter than the silence after which others begin to probe
 WARN_AGAIN_S = 60.0
 
@@ -40,6 +47,7 @@ class LagMonitor:
         if monitor is None:
             monitor = _monitors[life.loop] = cls(life.loop)
         monitor._lives[life] = None
+        life.overdue_at = life.now() + SLEEP
         if monitor._tick_handle is None:
             monitor._wait()
         return monitor
@@ -52,10 +60,14 @@ class LagMonitor:
 
     def _wait(self) -> None:
         self._due = self._loop.time() + PERIOD_S
+        for life in self._lives:
+            life.overdue_at = life.now() + SLEEP
         self._tick_handle = self._loop.call_at(self._due, self._tick)
 
     def _tick(self) -> None:
         now = self._loop.time()
+        for life in list(self._lives):
+            life.is_awake()
         lag_s = now - self._due
         if lag_s > self.max_s:
             self.max_s = lag_s

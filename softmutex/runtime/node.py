@@ -38,6 +38,7 @@ from softmutex.core.events import (
     Effect,
     Event,
     Grant,
+    Instant,
     Leaving,
     Lose,
     LostReason,
@@ -47,6 +48,7 @@ from softmutex.core.events import (
     Received,
     Send,
     SetTimer,
+    Slept,
 )
 from softmutex.core.machine import Setup
 from softmutex.core.messages import KINDS, Message
@@ -57,7 +59,7 @@ from softmutex.runtime.claim import Claim
 from softmutex.runtime.clock import clock_of
 from softmutex.runtime.config import Settings
 from softmutex.runtime.founding import Founding
-from softmutex.runtime.lag import LagMonitor
+from softmutex.runtime.lag import SLEEP, LagMonitor
 from softmutex.runtime.observing import Observers
 from softmutex.runtime.peers import Peers
 from softmutex.runtime.seat import Seat
@@ -103,6 +105,7 @@ class Life:
         self.born = forks.count()
         self.where = (_seen_as(settings["membership"]), settings["group"])  # the same for all nodes of a group
         self._said: set[str] = set()
+        self.overdue_at: Instant = 1 << 63  # when it is clear that this process did not get its turn (`lag.py`)
         self._tasks: list[asyncio.Task[None]] = []
         self.also_close: list[Callable[[], Awaitable[None]]] = []
         self._idle = asyncio.Event()  # set when something that `close` or `open` waits for may have changed
@@ -258,9 +261,21 @@ class Life:
     # --- the machine ------------------------------------------------------------------------------------------------
 
     def handle(self, seat: Seat, event: Event) -> None:
+        if self.now() > self.overdue_at:
+            self.is_awake()
         seat.backlog.append(event)
         if seat.started and not seat.busy:
             self.drain(seat)
+
+    def is_awake(self) -> None:
+        """Tells machines, before anything else, if this process did not get its turn for so long that it matters."""
+        now = self.now()
+        late = now - self.overdue_at
+        if late > 0:
+            self.overdue_at = now + SLEEP  # said once
+            for seat in list(self.seats.values()):
+                if seat.started:
+                    self.handle(seat, Slept(late + SLEEP))
 
     def drain(self, seat: Seat) -> None:
         machine, backlog, perform = seat.machine, seat.backlog, self.perform

@@ -19,6 +19,7 @@ from softmutex.core.events import (
     MembersChanged,
     NodeId,
     Received,
+    Slept,
     Started,
     Token,
     Withdrawn,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from softmutex.sim.world import World
 
 BACKLOG = 256  # datagrams that a kernel keeps for a process that does not read them
+WORTH_TELLING = SECOND // 2  # how long a pause is noticed at the least (D7)
 LEAVE_PATIENCE_S = 60.0  # a node that was told to leave is switched off after so long, and A
 
 
@@ -145,6 +147,7 @@ class Group:
         if node.awake:
             self.paused += 1
             node.awake = False
+            node.asleep_at = self._world.now
             node.backlog = []
 
     def resume(self, node: SimNode) -> None:
@@ -155,6 +158,9 @@ class Group:
         self.paused -= 1
         self._world.laws.disturbed(self._world.now)
         node.awake = True
+        slept = self._world.now - node.asleep_at
+        if slept >= WORTH_TELLING:
+            self._world.at_once(node, Slept(slept))
         messages: list[Event] = [event for event in backlog if type(event) is Received]
         others = [event for event in backlog if type(event) is not Received]
         for event in messages + others if self._world.chance() < 0.5 else others + messages:

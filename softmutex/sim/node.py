@@ -73,6 +73,7 @@ class SimNode:
 
     __slots__ = (
         "acquired",
+        "asleep_at",
         "awake",
         "backlog",
         "clock",
@@ -92,6 +93,7 @@ class SimNode:
         self.machine = machine
         self.members = members
         self.awake = True
+        self.asleep_at: Instant = 0
         self.leaving = False
         self.backlog: list[Event] | None = None
         self.clock: Clock | None = None

@@ -43,6 +43,7 @@ from softmutex.core.events import (
     RequestId,
     Send,
     SetTimer,
+    Slept,
     Started,
     Withdrawn,
 )
@@ -232,6 +233,8 @@ class World:
             words += (at, who | trace.STARTED, int(event.founder))
         elif isinstance(event, Leaving):
             words += (at, who | trace.LEAVING)
+        elif isinstance(event, Slept):
+            words += (at, who | trace.SLEPT, event.span)
         elif isinstance(event, Fired):
             if not self._is_overdue(node, event):
                 return False

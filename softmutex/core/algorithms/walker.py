@@ -59,6 +59,7 @@ from softmutex.core.events import (
     RequestId,
     Send,
     SetTimer,
+    Slept,
     Started,
     Token,
     Withdrawn,
@@ -187,7 +188,7 @@ class Walker(ABC):
 
     def _rarer(
         self,
-        event: Requested | Released | Withdrawn | Started | MembersChanged | Leaving,
+        event: Requested | Released | Withdrawn | Started | MembersChanged | Slept | Leaving,
         now: Instant,
         out: list[Effect],
     ) -> None:
@@ -207,6 +208,8 @@ class Walker(ABC):
             case MembersChanged():
                 if self._token is not None and self._running is None and not self._skipping:
                     self._serve(self._token, now, out, self._skip)  # it was parked
+            case Slept():
+                pass  # what is late may be used all the same: only a token counts
             case Leaving():
                 self._leave(now, out)
 

@@ -71,6 +71,7 @@ class Desk:
         "rng",
         "rto",
         "suspects",
+        "woke_at",
     )
 
     def __init__(self, setup: Setup, options: Options) -> None:
@@ -85,6 +86,7 @@ class Desk:
         self.inbox: list[Message] = []
         self.best: dict[int, Place] = {}  # the best sighting of each slot
         self.suspects: dict[NodeId, Instant] = {}  # silent ones, and until when they are passed over
+        self.woke_at: Instant = -SECOND
         self.rto: Duration = RTO_FIRST
         self._round_trip: Duration = -1
         self._deviation: Duration = 0

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
-from softmutex.core.algorithms.wandering.settings import PROBES, PROMISE, SAMPLE
+from softmutex.core.algorithms.wandering.settings import PROBES, PROMISE, SAMPLE, SLACK
 from softmutex.core.events import (
     SECOND,
     Duration,
@@ -82,8 +82,9 @@ class Inquirer:
     # --- reasons -----------------------------------------------------------------------------------------------------
 
     def start(self, slot: int, why: str, wide: bool = False) -> None:
-        if slot in self.inquiries:
-            return
+        seat = self.machine.seats.by_slot.get(slot)
+        if slot in self.inquiries or (seat is not None and not seat.doubt):
+            return  # it is here: nobody will have seen it, but us, and it may be gone when they have answered
         desk = self.desk
         inquiry = self.inquiries[slot] = Inquiry(slot, why, int(desk.rng.random() * 2**53))
         best = desk.best.get(slot)
@@ -130,6 +131,8 @@ class Inquirer:
         rival = place_of(seat.token, desk.me) if seat is not None else None
         overlap = seat is not None and seat.using is not None
         pending = False
+        if seat is not None and seat.doubt and desk.now - seat.doubted_at > SLACK:
+            self.machine.seats.tell(seat, LostReason.LEASE)  # it takes too long to find out
         for node, tries in inquiry.asked.items():
             if 0 <= tries < PROBES:
                 inquiry.asked[node] = tries + 1

@@ -33,6 +33,7 @@ from softmutex.core.events import (
     Received,
     Released,
     Requested,
+    Slept,
     Started,
     TimerName,
     Token,
@@ -145,8 +146,18 @@ class Wandering:
                 if founder:
                     for slot in range(self.desk.options.slots):
                         self.regenerate(slot, "the first one", FIRST_EPOCH)
+            case Slept():
+                self._woke()
             case Leaving():
                 self._leave()
+
+    def _woke(self) -> None:
+        """Whatever was here may have been replaced, and so may what was sent here meanwhile."""
+        self.desk.woke_at = self.desk.now
+        for seat in self.seats.by_slot.values():
+            if not seat.doubt:
+                self.inquirer.doubt(seat)
+        self.waiter.ask_again()
 
     def _requested(self) -> None:
         """A token that is parked here is taken again without a message; else we ask."""

@@ -27,6 +27,7 @@ from softmutex.core.algorithms.wandering.settings import QUEUE
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     NOBODY,
+    SECOND,
     FactKind,
     Grant,
     Instant,
@@ -45,6 +46,7 @@ from softmutex.core.messages import Place, Presence
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
 
+STALE = SECOND  # after waking up: what comes may have been sent long before
 LOW = 1  # tickets left in a token when its holder asks for more
 
 
@@ -54,6 +56,7 @@ class Seat:
     __slots__ = (
         "arrived",
         "doubt",
+        "doubted_at",
         "giving",
         "granted_at",
         "heard_at",
@@ -67,6 +70,7 @@ class Seat:
         "token",
         "told",
         "tries",
+        "unheard",
         "used",
         "using",
         "visit",
@@ -92,6 +96,8 @@ class Seat:
         self.quiet_until: Instant = 0  # the watchers know that it is parked here, and expect no word before
         self.watcher = NOBODY  # to whom it was sent
         self.granted_at: Instant = 0  # of the last hold
+        self.doubted_at: Instant = 0
+        self.unheard = False  # its watchers believe that it is parked, and it is in use
         self.silent = 0  # watchers that did not answer, one after another
 
 
@@ -142,7 +148,7 @@ class Seats:
         self.machine.waiter.visited()
         self._compare_settings(token)
         better = desk.outranked(token)
-        if better is not None:
+        if better is not None or desk.now - desk.woke_at < STALE:
             self.machine.inquirer.doubt(seat)
         self.machine.watch.began(seat)
         self.advance(seat)
@@ -163,6 +169,8 @@ class Seats:
         room = QUEUE - len(queue)
         if new[:room]:
             seat.token = seat.token._replace(queue=(*queue, *new[:room]))
+            if seat.unheard and seat.using is not None and not seat.doubt:
+                self.machine.watch.beat(seat)  # from now on it is missed
         return tuple(new[room:])
 
     # --- what to do with it ------------------------------------------------------------------------------------------
@@ -228,6 +236,7 @@ class Seats:
         seat.row += 1
         if seat.parked:
             seat.parked = False
+            seat.unheard = True
             seat.heard_at = self.desk.now  # nobody expected to hear of it
             self.machine.watch.began(seat)
         waiter.rest()
@@ -407,6 +416,7 @@ class Seats:
         seat.giving = False
         seat.parked = False
         seat.doubt = True
+        seat.doubted_at = self.desk.now
         self.machine.watch.ended(seat)
         return True
 

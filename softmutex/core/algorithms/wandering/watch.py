@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of
 from softmutex.core.algorithms.wandering.settings import BEAT, GRACE, PARKED_BEAT, PROBES, SLACK
-from softmutex.core.events import NOBODY, Duration, LostReason, NodeId
+from softmutex.core.events import NOBODY, Duration, NodeId
 from softmutex.core.messages import Heard, Seen
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class Watch:
         """Tell the watchers, and ourselves if we are the home that keeps the register."""
         desk = self.desk
         slot = seat.token.slot
+        seat.unheard = False
         if not desk.options.watch and not desk.options.hints:
             return
         watcher = self.appoint(seat)
@@ -160,8 +161,7 @@ class Watch:
         if seat.parked or seat.doubt or not self.desk.options.watch or self.desk.alone:
             return
         if self.desk.now - seat.heard_at > self.lease:
-            self.machine.seats.tell(seat, LostReason.LEASE)
-            self.machine.inquirer.doubt(seat)
+            self.machine.inquirer.doubt(seat)  # which tells A, if it does not learn otherwise soon
 
     def answered(self, seat: Seat, sender: NodeId) -> None:
         """The first home is well, and another stands in for it: back to the rule that everybody can compute."""
