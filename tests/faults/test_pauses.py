@@ -52,9 +52,6 @@ def test_a_short_pause_costs_nothing(tmp_path: Path):
     assert_alone(stays(tmp_path))
 
 
-@pytest.mark.xfail(
-    strict=False, reason="known gap: a node that slept may use its stale token once before it hears of the new one"
-)
 def test_a_node_that_slept_with_the_token_and_uses_it_again_is_told(tmp_path: Path):
     with group(tmp_path, [{}, {}, {}]) as workers:
         sleeper, *others = workers
@@ -76,9 +73,6 @@ def test_a_node_that_slept_with_the_token_and_uses_it_again_is_told(tmp_path: Pa
             worker.ends()
 
 
-@pytest.mark.xfail(
-    strict=False, reason="known gap: a node that slept may use its stale token once before it hears of the new one"
-)
 def test_a_waiter_that_slept_gets_its_turn_when_it_is_back(tmp_path: Path):
     with group(tmp_path, [{}, {}, {}]) as workers:
         holder, sleeper, other = workers
@@ -135,9 +129,6 @@ def test_a_node_on_a_thread_of_its_own_does_not_mind_a_blocked_loop(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=False, reason="known gap: a node that slept may use its stale token once before it hears of the new one"
-)
 def test_three_seconds_of_a_busy_group_in_the_socket_of_a_sleeper_do_no_harm(tmp_path: Path):
     with group(tmp_path, [{}, {}, {}]) as workers:
         sleeper, *others = workers

@@ -204,12 +204,17 @@ class DoesNotCountHops(Wandering):
         self.seats = Standing(self, self.handover)
 
 
-class TakesAnyToken(Wandering):
-    """A token that comes is used, though a better one is known."""
+class NeverDoubts(Wandering):
+    """A token that was out of touch, or slept, is used as if it could not have been replaced."""
 
-    def _welcome(self, sender: NodeId, offer: Any) -> bool:
-        self.desk.best.pop(offer.token.slot, None)
-        return super()._welcome(sender, offer)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+
+        class Trusting(Inquirer):
+            def doubt(self, seat: Seat) -> None:
+                pass
+
+        self.inquirer = Trusting(self)
 
 
 class Break(NamedTuple):
@@ -224,14 +229,14 @@ BREAKS = (
     Break(DoesNotCountGenerations, "kill-holder", "order"),
     Break(DoesNotCountHops, "nothing", "order"),
     Break(EveryJoinerMakesOne, "nothing", "overlap"),
-    Break(ForgetsItsHolds, "pause-anybody", "evidence"),
+    Break(ForgetsItsHolds, "loss-40", "evidence"),
     Break(KeepsTheWeakerToken, "partition", "tokens"),
     Break(LeavesWithTheToken, "churn-30", "tokens"),
     Break(MakesATokenWithoutAsking, "nothing", "tokens"),
+    Break(NeverDoubts, "pause-past-lease", "tokens"),
     Break(NobodyLooksForIt, "kill-holder", "requests"),
     Break(ServesTheWithdrawn, "cancellations", "effects"),
-    Break(TakesAnyToken, "pause-past-lease", "requests"),
     Break(TakesBackWhatItCommitted, "two-nodes", "tokens"),
-    Break(TellsNobody, "two-nodes", "evidence"),
+    Break(TellsNobody, "loss-40", "evidence"),
     Break(UsesWhatItGivesAway, "nothing", "overlap"),
 )

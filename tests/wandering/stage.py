@@ -24,6 +24,7 @@ from softmutex.core.events import (
     Requested,
     Send,
     SetTimer,
+    Slept,
     Started,
     TimerName,
     Withdrawn,
@@ -135,8 +136,10 @@ class Stage:
     def sleep(self, node: NodeId) -> None:
         self.asleep[node] = []
 
-    def wake(self, node: NodeId) -> None:
-        for event in self.asleep.pop(node):
+    def wake(self, node: NodeId, slept_s: float = 5, first: Event | None = None) -> None:
+        events = self.asleep.pop(node)
+        self.tell(node, Slept(from_seconds(slept_s)))
+        for event in events if first is None else (first, *events):
             self.tell(node, event)
 
     def news(self, joined: tuple[NodeId, ...] = (), left: tuple[NodeId, ...] = ()) -> None:
