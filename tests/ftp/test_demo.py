@@ -24,8 +24,9 @@ KEYS = {
     *("clients", "finished", "goodput_mbit_s", "wasted_bytes"),
     *("completion_mean_s", "completion_p99_s", "makespan_s", "overlap_s"),
 }
-# Twelve clients that want 2.2 times what the link carries within a deadline: in 10 s what the real one shows in 60.
-SMALL = ["--clients", "12", "--capacity", "20", "--size", "0.5", "--deadline", "1.1"]
+# Twenty clients that want twice what the link carries within a deadline, which is five times what a transfer of two at a
+# time takes: in 12 s what the real one shows in 60, and it holds on a busy machine, too.
+SMALL = ["--clients", "20", "--capacity", "24", "--size", "0.4", "--deadline", "1.4"]
 
 
 def run_demo(report: Path, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -45,11 +46,10 @@ def figures(run: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
 def test_with_a_deadline_uncoordinated_transfers_are_thrown_away_and_coordinated_ones_are_not(tmp_path: Path):
     seen = figures(run_demo(tmp_path, *SMALL, "--json"))
     without, with_it, ideal = seen["uncoordinated"], seen["coordinated"], seen["ideal"]
-    assert with_it["finished"] == ideal["finished"] == 12
-    assert without["finished"] < 12 and without["wasted_bytes"] > 12 * 500_000
-    # How much better, the real demo tells: this one has to hold beside other tests, too.
-    assert with_it["goodput_mbit_s"] > without["goodput_mbit_s"]
-    assert with_it["goodput_mbit_s"] > 0.3 * ideal["goodput_mbit_s"]
+    assert with_it["finished"] == ideal["finished"] == 20
+    assert without["finished"] < 20 and without["wasted_bytes"] > 20 * 400_000
+    assert with_it["wasted_bytes"] * 4 < without["wasted_bytes"]
+    assert with_it["goodput_mbit_s"] > without["goodput_mbit_s"]  # how much, the real demo tells
     assert without["overlap_s"] > 1 and ideal["overlap_s"] == 0
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert not outside(tmp_path / "demo.html")
@@ -65,7 +65,7 @@ def outside(page: Path) -> list[str]:
 
     text = page.read_text()
     Finder().feed(text)
-    assert text.count("<rect") >= 3 * 12, "each client has a strip in each run"
+    assert text.count("<rect") >= 3 * 20, "each client has a strip in each run"
     return found + re.findall(r"url\(|@import", text)
 
 
