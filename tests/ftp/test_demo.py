@@ -24,8 +24,8 @@ KEYS = {
     *("clients", "finished", "goodput_mbit_s", "wasted_bytes"),
     *("completion_mean_s", "completion_p99_s", "makespan_s", "overlap_s"),
 }
-# Twenty clients that want twice what the link carries within a deadline, which is five times what a transfer of two at a
-# time takes: in 12 s what the real one shows in 60, and it holds on a busy machine, too.
+# Twenty clients that want twice what the link carries within a deadline, which is five times what a transfer of two
+# takes: in 12 s what the real one shows in 60, and it holds on a busy machine, too.
 SMALL = ["--clients", "20", "--capacity", "24", "--size", "0.4", "--deadline", "1.4"]
 
 
