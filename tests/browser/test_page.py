@@ -24,9 +24,10 @@ import asyncio, sys
 from softmutex import Node
 
 async def main():
-    async with Node(transport="udp://127.0.0.1:0", membership=sys.argv[1], name=sys.argv[2], insecure=True):
-        print("joined", flush=True)
-        await asyncio.to_thread(sys.stdin.readline)
+    async with Node(transport="udp://127.0.0.1:0", membership=sys.argv[1], name=sys.argv[2], insecure=True) as node:
+        async with node.mutex(sys.argv[2]):
+            print("joined", flush=True)
+            await asyncio.to_thread(sys.stdin.readline)
 
 asyncio.run(main())
 """
@@ -92,12 +93,16 @@ async def test_a_killed_member_is_shown_as_gone_and_a_leaver_as_having_left(regi
             assert await one.stdout.readline() == b"joined\n"
         await tab.open(f"{registry.base}/#lab")
         await tab.until("document.querySelectorAll('#members li').length == 3", "three are there")
+        await tab.until("document.querySelectorAll('.now .holds').length == 3", "each holds something")
         members[0].kill()
         assert members[1].stdin is not None
         members[1].stdin.write(b"\n")
         await tab.until(f"{member_item('carl')}.innerText.includes('fell silent')", "the killed one is gone")
         await tab.until(f"{member_item('dora')}.innerText.includes('left')", "the leaver has left")
-        assert "here for" in await tab.ask(f"{member_item('emil')}.innerText")
+        assert "holds emil" in await tab.ask(f"{member_item('emil')}.innerText")
+        its = "document.querySelector('[aria-label=\"Mutex carl\"]')"
+        assert await tab.ask(f"{its}.querySelectorAll('svg .mark.silent').length") == 1, "it fell silent as a holder"
+        assert await tab.ask(f"{its}.querySelectorAll('svg .span').length") == 1, "whose hold is in the timeline"
         assert (await tab.text("#members-count")).startswith("1,")
     finally:
         for one in members:

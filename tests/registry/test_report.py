@@ -279,6 +279,21 @@ def test_the_silent_and_the_leavers_are_told_apart_and_forgotten_later():
     assert [one["name"] for one in scene.picture(0)["members"]["shown"]] == ["node-1", "node-3"]
 
 
+def test_a_holder_that_falls_silent_is_in_the_timeline_until_it_was_missed():
+    dead, leaver = Teller(1), Teller(2)
+    scene = scene_of(dead, leaver)
+    leaver.hold(1.0)
+    dead.get(dead.wait(), hop=1)
+    for teller in (leaver, dead):
+        take(scene, teller, 5.0)
+    scene.look({}, {lease(2): None}, 8.0)
+    picture = scene.picture(10.0)
+    spans = [(one["member"], one["from_s"], one["to_s"]) for one in picture["spans"]]
+    assert spans[1:] == [(wire.key_of(lease(1)), 5.0, 2.0)]
+    assert [(one["kind"], one["member"]) for one in picture["marks"]] == [("silent", wire.key_of(lease(1)))]
+    assert picture["mutexes"][0]["holding"] == []
+
+
 def test_with_many_members_each_one_tells_less_often_and_beyond_a_limit_none():
     scene = Scene("g")
     numbers = range(1, REPORTERS_MAX + 2)

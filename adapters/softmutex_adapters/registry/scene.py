@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -78,11 +79,18 @@ class Teller:
         self.mutexes: dict[str, tuple[float, Json]] = {}  # when it was told, and what
 
 
+@dataclass(slots=True)
+class Claims:
+    holding: list[Json]
+    waiting: list[Json]
+    waiting_count: int = 0
+
+
 class Scene:
     def __init__(self, name: str) -> None:
         self.name = name
         self.changes = 0
-        self._here: dict[str, tuple[Member, float]] = {}  # lease -> member, since when it is seen
+        self._here: dict[str, tuple[Member, float, str]] = {}  # lease -> member, since when it is seen, its key
         self._gone: OrderedDict[str, tuple[Member, float, bool]] = OrderedDict()  # when, and whether it said so
         self._tellers: dict[str, Teller] = {}
         self._totals: dict[str, Totals] = {}
@@ -96,17 +104,28 @@ class Scene:
         """The member list as it is now."""
         self.changes += 1
         for lease in [lease for lease in self._here if lease not in entries]:
-            member, _ = self._here.pop(lease)
+            member, _, _ = self._here.pop(lease)
             self._gone[lease] = (member, now, lease in farewells)
+            if lease in self._tellers:
+                self._end_holds(lease, self._tellers[lease], now)
         for lease, entry in entries.items():
             if lease not in self._here:
                 self._gone.pop(lease, None)
-                self._here[lease] = (entry.member, now)
+                self._here[lease] = (entry.member, now, wire.key_of(lease))
             elif self._here[lease][0] != entry.member:
-                self._here[lease] = (entry.member, self._here[lease][1])
+                self._here[lease] = (entry.member, *self._here[lease][1:])
         while self._gone and (len(self._gone) > GONE_KEPT or next(iter(self._gone.values()))[1] < now - GONE_S):
             lease, _ = self._gone.popitem(last=False)
             self._tellers.pop(lease, None)
+
+    def _end_holds(self, lease: str, teller: Teller, now: float) -> None:
+        """Of whoever is gone: nobody else will tell of it."""
+        for name, (at, told) in teller.mutexes.items():
+            for hold in told["holding"]:
+                if not self._totals[name].has_gone_on(hold, at):
+                    begin = at - hold["for_s"]
+                    self._spans.append((begin, now, lease, name, 1, now - begin))
+                    self._marks.append((now, lease, name, "silent", ""))
 
     def take(self, lease: str, told: Json, now: float) -> tuple[bool, float]:
         """A report of a listed member. Whether there was one before, and when the next one is wanted."""
@@ -142,13 +161,13 @@ class Scene:
     # --- out --------------------------------------------------------------------------------------------------------
 
     def picture(self, now: float) -> Json:
-        claims = {name: self._claims(name, now) for name in self._totals}
-        names = sorted(self._totals, key=lambda name: (-len(claims[name][0]) - len(claims[name][1]), name))
+        claims = self._claims(now)
+        names = sorted(self._totals, key=lambda name: (-len(claims[name].holding) - len(claims[name].waiting), name))
         shown = sorted(names[:MUTEXES_SHOWN])
         spans = [span for span in self._spans if span[1] > now - SPAN_S and span[3] in shown]
         return {
             "members": self._members(claims, now),
-            "mutexes": [self._mutex(name, *claims[name]) for name in shown],
+            "mutexes": [self._mutex(name, claims[name]) for name in shown],
             "mutexes_omitted": len(names) - len(shown) + self._skipped,
             "span_s": SPAN_S,
             "spans": [
@@ -169,24 +188,30 @@ class Scene:
             ],
         }
 
-    def _claims(self, name: str, now: float) -> tuple[list[Json], list[Json], int]:
-        """Who holds, who waits, and how many wait, of members that are here."""
-        holding, waiting, count = [], [], 0
+    def _claims(self, now: float) -> dict[str, Claims]:
+        """Of each mutex, as members tell that are here."""
+        found = {name: Claims([], []) for name in self._totals}
         for lease, teller in self._tellers.items():
-            if lease not in self._here or name not in teller.mutexes:
+            if lease not in self._here:
                 continue
-            at, told = teller.mutexes[name]
-            key, since = wire.key_of(lease), now - at
-            count += told["waiting"]
-            holding += [
-                {"member": key, "for_s": _s(one["for_s"] + since), "waited_s": one["waited_s"], "epoch": one["epoch"]}
-                for one in told["holding"]
-                if not self._totals[name].has_gone_on(one, at)
-            ]
-            waiting += [{"member": key, "for_s": _s(for_s + since)} for for_s in told["waiting_for_s"]]
-        return holding, sorted(waiting, key=lambda one: -one["for_s"]), count
+            key = self._here[lease][2]
+            for name, (at, told) in teller.mutexes.items():
+                claims, since = found[name], now - at
+                claims.waiting_count += told["waiting"]
+                claims.waiting += [{"member": key, "for_s": _s(for_s + since)} for for_s in told["waiting_for_s"]]
+                claims.holding += [
+                    {
+                        "member": key,
+                        "for_s": _s(one["for_s"] + since),
+                        "waited_s": one["waited_s"],
+                        "epoch": one["epoch"],
+                    }
+                    for one in told["holding"]
+                    if not self._totals[name].has_gone_on(one, at)
+                ]
+        return found
 
-    def _mutex(self, name: str, holding: list[Json], waiting: list[Json], count: int) -> Json:
+    def _mutex(self, name: str, claims: Claims) -> Json:
         totals = self._totals[name]
         return {
             "name": name,
@@ -196,24 +221,24 @@ class Scene:
             "holds": totals.holds,
             "wait_max_s": totals.wait_max_s,
             "hold_max_s": totals.hold_max_s,
-            "holding": holding[:CLAIMS_SHOWN],
-            "waiting": waiting[:CLAIMS_SHOWN],
-            "waiting_count": count,
+            "holding": claims.holding[:CLAIMS_SHOWN],
+            "waiting": sorted(claims.waiting, key=lambda one: -one["for_s"])[:CLAIMS_SHOWN],
+            "waiting_count": claims.waiting_count,
             "tokens": [
                 {"slot": slot, "epoch": epoch, "hop": hop, "at": node}
                 for slot, (epoch, hop, node) in sorted(totals.tokens.items())
             ],
         }
 
-    def _members(self, claims: Mapping[str, tuple[list[Json], list[Json], int]], now: float) -> Json:
+    def _members(self, claims: Mapping[str, Claims], now: float) -> Json:
         busy: dict[str, dict[str, list[str]]] = {}
-        for name, (holding, waiting, _) in claims.items():
-            for what, ones in (("holds", holding), ("waits", waiting)):
+        for name, told in claims.items():
+            for what, ones in (("holds", told.holding), ("waits", told.waiting)):
                 for one in ones:
                     names = busy.setdefault(one["member"], {"holds": [], "waits": []})[what]
                     if name not in names and len(names) < 4:
                         names.append(name)
-        keyed = {wire.key_of(lease): (member, since) for lease, (member, since) in self._here.items()}
+        keyed = {key: (member, since) for member, since, key in self._here.values()}
         first = [key for key in keyed if key in busy][:MEMBERS_SHOWN]
         rest = islice((key for key in keyed if key not in busy), MEMBERS_SHOWN - len(first))
         shown = [

@@ -16,9 +16,11 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -30,6 +32,7 @@ from softmutex_adapters.registry.scene import PACE_S, Scene
 
 WAIT_MAX_S = 30.0
 GATHER_S = 0.1  # what changes at once is shown at once
+GATHER_MAX_S = 2.0
 VIEWERS_MAX = 256
 FOLDER = Path(__file__).with_name("page")
 FILES = {
@@ -52,12 +55,20 @@ HEADERS = {
 }
 
 
+class Drawn(NamedTuple):
+    version: int
+    at: float
+    pace_s: float  # so long it is good enough: a picture takes a tenth of the registry's time at most
+    body: bytes
+
+
 class Viewing:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._scenes: dict[str, Scene] = {}
         self._first = secrets.randbits(40) + 1  # another one after a restart: no picture is taken for a known one
         self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        self._drawn: dict[str, Drawn] = {}
         self._viewers = 0
         hub.listeners.append(self._list_changed)
 
@@ -95,6 +106,7 @@ class Viewing:
     def _list_changed(self, group: Group, *, is_forgotten: bool = False) -> None:
         if is_forgotten:
             self._scenes.pop(group.name, None)
+            self._drawn.pop(group.name, None)
         elif group.name in self._scenes:
             self._scenes[group.name].look(group.entries, group.farewells, self._hub.now())
         self._wake(group.name)
@@ -118,12 +130,21 @@ class Viewing:
             finally:
                 self._viewers -= 1
             scene = self._scene(self._hub.group(name))
-        version = self._first + scene.changes
         headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-        if version == after:
+        if self._first + scene.changes == after:
             return web.Response(status=204, headers=headers)
-        told = {"group": name, "version": version, "store": self._hub.trouble, **scene.picture(self._hub.now())}
-        return web.json_response(told, headers=headers, dumps=_dumps)
+        drawn = self._drawn.get(name)
+        if drawn is None or drawn.version == after or self._hub.now() - drawn.at > drawn.pace_s:
+            drawn = self._drawn[name] = self._draw(name, scene)
+        return web.Response(body=drawn.body, content_type="application/json", headers=headers)
+
+    def _draw(self, name: str, scene: Scene) -> Drawn:
+        """Once for all who look at the same time; the larger it is, the less often."""
+        now, began, version = self._hub.now(), time.perf_counter(), self._first + scene.changes
+        told = {"group": name, "version": version, "store": self._hub.trouble, **scene.picture(now)}
+        body = json.dumps(told, separators=(",", ":")).encode()
+        took_s = time.perf_counter() - began
+        return Drawn(version, now, min(max(GATHER_S, took_s * 10), GATHER_MAX_S), body)
 
     async def _wait(self, name: str, wait_s: float) -> None:
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -131,7 +152,7 @@ class Viewing:
         try:
             async with asyncio.timeout(wait_s):
                 await changed
-                await asyncio.sleep(GATHER_S)
+                await asyncio.sleep(self._drawn[name].pace_s if name in self._drawn else GATHER_S)
         except TimeoutError:
             pass
         finally:
@@ -140,7 +161,3 @@ class Viewing:
     async def _file(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
         name, kind = FILES[request.path]
         return web.Response(body=(FOLDER / name).read_bytes(), content_type=kind, charset="utf-8", headers=HEADERS)
-
-
-def _dumps(told: object) -> str:
-    return json.dumps(told, separators=(",", ":"))

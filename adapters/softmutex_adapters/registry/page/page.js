@@ -14,6 +14,7 @@ const MARKS = {
   generated: "a token was made", discarded: "a token was discarded", token_lost: "a token was lost",
   overlap: "two held it at once", lost: "a hold was told that it may not be alone", overrun: "a hold overran",
   isolated: "a member reached too few others", rejoined: "a member reached the others again",
+  silent: "a member fell silent while it held it",
 };
 const $ = (id) => document.getElementById(id);
 
