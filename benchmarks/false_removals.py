@@ -66,7 +66,7 @@ class Lan:
         self.now = 0.0
         self.suspected = 0
         self.dead_at = float("inf")
-        self.noticed_s: list[float] = []
+        self.noticed_s: dict[int, float] = {}  # by who noticed
         group = mdns_text.fingerprint("lab")
         self.rolls = [Roll(group, random.Random(seed * 1000 + at)) for at in range(nodes)]
         self.texts = [_text(Member(f"10.0.0.{at + 1}:9431", at + 1, f"n{at}"), group) for at in range(nodes)]
@@ -101,13 +101,12 @@ class Lan:
         if self._is_dead(at):
             return
         roll = self.rolls[at]
-        before, known = roll.counts["expired"], len(roll)
+        before = roll.counts["expired"]
         roll.expire(self.now)
-        gone = roll.counts["expired"] - before
-        if gone and self.dead_at < self.now and known - gone < len(self.rolls):
-            self.noticed_s.append(self.now - self.dead_at)
-        else:
-            self.suspected += gone
+        if self.now < self.dead_at:
+            self.suspected += roll.counts["expired"] - before
+        elif at not in self.noticed_s and all(member.id != len(self.rolls) for member in roll.others("")):
+            self.noticed_s[at] = self.now - self.dead_at
         labels = roll.due(self.now)
         if labels:
             self._after(FLIGHT_S, self._question, at, [int(label, 16) - 1 for label in labels])
@@ -150,7 +149,7 @@ def out_of_view_s(nodes: int, ttl_s: int, kills: int) -> list[float]:
         lan.run(2 * ttl_s + lan.rng.random() * ttl_s)
         lan.kill_the_last()
         lan.run(lan.now + ttl_s + 2)
-        out.append(max(lan.noticed_s) + mdns.GAP_S + PROBING_S)
+        out.append(max(lan.noticed_s.values()) + mdns.GAP_S + PROBING_S)
     return sorted(out)
 
 

@@ -31,7 +31,7 @@ LENGTHS: Final[Mapping[str, Mapping[int, tuple[float, float]]]] = {
     "rare": {0: (20_000, 4000), 1000: (4000, 1000), HUGE: (2000, 1000)},
     "idle": {0: (3600, 3600), 1000: (3600, 600), HUGE: (3600, 600)},
 }
-NO_CENSUS_S: Final = 260.0  # under load, where a round takes longer: from 225 s on thousands of waiters make tokens
+NO_CENSUS_S: Final = 220.0  # under load, where a round takes longer: at 225 s thousands of waiters make tokens at once
 QUICK_SHARE: Final = 0.2
 QUICK_VARIANTS: Final = 4
 NO_HINTS: Final = "no hints"
