@@ -165,7 +165,7 @@ async def test_a_token_is_asked_for_and_goes_into_no_address(tmp_path: Path, tab
             await tab.open(f"{registry.base}/")
             await tab.until("!document.querySelector('#login').hidden", "it asks for the token")
             names = await tab.names()
-            assert {("textbox", "Group"), ("textbox", "Token"), ("button", "Look")} <= set(names)
+            assert {("textbox", "Group"), ("textbox", "Access token"), ("button", "Look")} <= set(names)
             await log_in(tab, "lab", "a-wrong-one-of-somebody")
             await tab.until("document.querySelector('#login-why').innerText.includes('refuses')", "not with this one")
             assert "anna" not in await tab.text()
