@@ -16,13 +16,13 @@ import pytest
 
 from tests.ftp.link import Link, link
 
-pytestmark = [pytest.mark.needs("root", "netns", "tc", "vsftpd", "curl"), pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.needs("root", "netns", "tc", "vsftpd", "curl"), pytest.mark.slow, pytest.mark.timeout(240)]
 
 CLIENTS, SLOTS = 32, 2
 CAPACITY_MBIT_S = 40.0
-SIZE = 1_000_000
-DEADLINE_S = 4
-PATIENCE_S = 90.0
+SIZE = 2_000_000
+DEADLINE_S = 8
+PATIENCE_S = 120.0
 SOFTMUTEX = str(Path(sys.executable).with_name("softmutex"))
 CRON = 'for try in 1 2 3; do "$@" && exit 0; done; exit 1'
 
