@@ -27,6 +27,14 @@ Invariants
     A4  Whatever arrives, at most `PROMISES` promises and `MEMORY` settled ones are kept. A promise of an early offer
         has no time limit, for A may run for hours; at worst it is crowded out, which the sender learns as VOID.
 
+At once: who waits may promise beforehand, in its request: `stand(request)`. Whoever learns of the request and has the
+token commits it in one message, without offer and ACK; the reply is the request itself. S1 holds as ever: a request is
+promised once in a life, and the first COMMIT for it settles it, or the first ASK about one that never came. DONE may
+wait a moment (`OWED_FOR`): between two nodes that pass the token to and fro its return says the same.
+
+    sender    give_at_once --> COMMITTED as above          receiver  standing --COMMIT--> taken
+                                                                         '--ASK, stand(another), renounce--> void
+
 `MEMORY` is enough while no more than that many hand-overs reach one node between a COMMIT and the sender's last
 question about it, some seconds. A token that comes back needs no DONE: its higher hop proves the hand-over.
 
@@ -76,7 +84,10 @@ from softmutex.core.machine import Rng
 from softmutex.core.messages import Accept, Ask, Commit, Done, Message, Offer, Refuse, Void, Withdraw
 from softmutex.core.patience import Patience
 
-TIMER: Final = "handover"  # every timer set here is named (TIMER, nonce)
+TIMER: Final = "handover"  # every timer set here is named (TIMER, nonce) ...
+OWED: Final = "owed"  # ... or (OWED, nonce of the sender)
+STANDING: Final = 2**63  # replies from here on are requests; nonces stay below
+OWED_FOR: Final = SECOND // 250  # how long a DONE may wait; a sender waits longer than that before it repeats
 MAX_HOP: Final = 2**53  # no honest token was ever passed on so often
 _HOP: Final = Token._fields.index("hop")
 
@@ -171,7 +182,7 @@ class Handover:
         """`patience`: how long to wait for an answer while nothing is known about the network (seed 000: skip).
 
         FOUR_WAY learns the round trip (`patience.py`). It resends `resends` times and until 4 * patience at least, then
-        asks, until `ASKS` more tries and 12 * patience at least. THREE_WAY waits `patience`, 1 + `resends` times.
+        asks, until `ASKS` more tries and 6 * patience at least. THREE_WAY waits `patience`, 1 + `resends` times.
         """
         self._me = me
         self._passing = passing
@@ -183,8 +194,30 @@ class Handover:
         self._outgoing: dict[int, Outgoing] = {}
         self._promises: dict[tuple[NodeId, int], Promise] = {}
         self._settled: dict[tuple[NodeId, int], Settled] = {}
+        self._standing = 0  # the request that we stand for
+        self._retired: dict[int, int] = {}  # requests that we stood for, and the nonce of the commit we took, or 0
+        self._retired_to = 0  # the last of them
+        self._owed: dict[tuple[NodeId, int], tuple[int, tuple[Instant, int]]] = {}  # DONEs that wait: reply, key
 
     # --- what the algorithm wants ------------------------------------------------------------------------------------
+
+    def stand(self, request: int) -> None:
+        """Promise beforehand: one token that comes for `request` is taken, whoever sends it. 0: no more.
+
+        Requests grow. One that was answered, or passed over, is never promised again.
+        """
+        if self._standing and request != self._standing:
+            self._retire(self._standing, 0)
+        if request > self._retired_to:
+            self._standing = request
+
+    def give_at_once(self, token: Token, to: NodeId, request: int, now: Instant, out: list[Effect]) -> None:
+        """Commit to who stands for `request`: one message. FOUR_WAY only."""
+        outgoing = self._begin(token, to, True, now)
+        outgoing.stage = Stage.COMMITTED
+        outgoing.reply = STANDING + request
+        self._forgive(to, token, out)
+        self._send_commit(outgoing, now, out)
 
     def give(self, token: Token, to: NodeId, now: Instant, out: list[Effect]) -> Passed | None:
         """Offer the token and commit as soon as it is accepted. The algorithm no longer uses it, unless it `Failed`."""
@@ -226,6 +259,28 @@ class Handover:
         for name, promise in list(self._promises.items()):
             self._settle(name, promise, False)
             out.append(Send(name[0], Void(name[1], promise.reply)))
+        self.stand(0)
+
+    def departed(self, node: NodeId, out: list[Effect]) -> list[Failed | Gone]:
+        """It is no member any more: nobody waits for its answers, nor for its commits."""
+        outcomes: list[Failed | Gone] = []
+        for outgoing in [each for each in self._outgoing.values() if each.to == node]:
+            self._close(outgoing, out)
+            if outgoing.stage is Stage.COMMITTED:
+                outcomes.append(self._gone(outgoing, "left, and never confirmed", out))
+            else:
+                outcomes.append(self._failed(outgoing, "left", out))
+        for name, promise in list(self._promises.items()):
+            if name[0] == node:
+                self._settle(name, promise, False)
+        for name in [name for name in self._owed if name[0] == node]:
+            del self._owed[name]
+            out.append(CancelTimer((OWED, name[1])))
+        return outcomes
+
+    @property
+    def standing(self) -> int:
+        return self._standing
 
     @property
     def offered(self) -> tuple[Token, ...]:
@@ -235,7 +290,7 @@ class Handover:
     @property
     def idle(self) -> bool:
         """Nothing under way, in or out."""
-        return not self._outgoing and not self._promises
+        return not self._outgoing and not self._promises and not self._owed
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
@@ -265,6 +320,9 @@ class Handover:
 
     def fired(self, timer: TimerName, now: Instant, out: list[Effect]) -> Outcome | None:
         """Any timer; those that were not set here are not looked at."""
+        if isinstance(timer, tuple) and timer[0] == OWED:
+            self._pay(timer[1], out)
+            return None
         outgoing = self._outgoing.get(timer[1]) if isinstance(timer, tuple) and timer[0] == TIMER else None
         if outgoing is None or outgoing.stage is Stage.READY:
             return None
@@ -278,18 +336,24 @@ class Handover:
             self._send_offer(outgoing, now, out)
         elif resend:
             self._send_commit(outgoing, now, out)
-        elif outgoing.tries <= self._resends + self.ASKS or silent_for < 3 * self._silence:
+        elif outgoing.tries <= self._resends + self.ASKS or 2 * silent_for < 3 * self._silence:
             out.append(Send(outgoing.to, Ask(outgoing.nonce, outgoing.reply)))
             self._set_timer(outgoing, now, out)
         else:
             del self._outgoing[outgoing.nonce]
-            out.append(Note(FactKind.TOKEN_LOST, outgoing.token, outgoing.to, "committed, never confirmed"))
-            return Gone(outgoing.token, outgoing.to)
+            return self._gone(outgoing, "committed, never confirmed", out)
         return None
 
     # --- the sender --------------------------------------------------------------------------------------------------
 
     def _offer(self, token: Token, to: NodeId, released: bool, now: Instant, out: list[Effect]) -> None:
+        outgoing = self._begin(token, to, released, now)
+        if self._passing is Passing.DIRECT:
+            outgoing.stage = Stage.READY
+        else:
+            self._send_offer(outgoing, now, out)
+
+    def _begin(self, token: Token, to: NodeId, released: bool, now: Instant) -> Outgoing:
         under_way = self._find(token)
         if under_way is not None:
             stage = under_way.stage.name.lower()
@@ -298,10 +362,7 @@ class Handover:
             raise InvariantBreach(f"node {self._me} passes {token} to {to}: it must go to another node")
         outgoing = Outgoing(self._fresh_nonce(), token, to, released, now)
         self._outgoing[outgoing.nonce] = outgoing
-        if self._passing is Passing.DIRECT:
-            outgoing.stage = Stage.READY
-        else:
-            self._send_offer(outgoing, now, out)
+        return outgoing
 
     def _send_offer(self, outgoing: Outgoing, now: Instant, out: list[Effect]) -> None:
         out.append(Send(outgoing.to, Offer(outgoing.nonce, outgoing.token, not outgoing.released)))
@@ -368,6 +429,10 @@ class Handover:
         out.append(Note(FactKind.HANDOVER_FAILED, outgoing.token, outgoing.to, why))
         return Failed(outgoing.token, outgoing.to)
 
+    def _gone(self, outgoing: Outgoing, why: str, out: list[Effect]) -> Gone:
+        out.append(Note(FactKind.TOKEN_LOST, outgoing.token, outgoing.to, why))
+        return Gone(outgoing.token, outgoing.to)
+
     # --- the receiver ------------------------------------------------------------------------------------------------
 
     def _on_offer(self, sender: NodeId, offer: Offer, now: Instant, out: list[Effect], accept: bool) -> Passed | None:
@@ -397,6 +462,8 @@ class Handover:
 
     def _on_commit(self, sender: NodeId, commit: Commit, now: Instant, out: list[Effect]) -> Taken | None:
         name, token = (sender, commit.nonce), commit.token
+        if commit.reply >= STANDING:
+            return self._on_commit_at_once(name, commit, now, out)
         promise = self._promises.get(name)
         if promise is None or promise.reply != commit.reply:
             self._answer(name, commit, out)
@@ -407,8 +474,59 @@ class Handover:
         self._answer(name, commit, out)
         return Taken(_hopped(token), sender) if in_time and possible else None
 
+    def _on_commit_at_once(
+        self, name: tuple[NodeId, int], commit: Commit, now: Instant, out: list[Effect]
+    ) -> Taken | None:
+        self._proven(commit.token, out)
+        self._forgive(name[0], commit.token, out)
+        request = commit.reply - STANDING
+        stands = bool(request) and request == self._standing
+        if not stands or commit.token.hop >= MAX_HOP or self._find(commit.token) is not None:
+            self._answer_at_once(name, commit, out)
+            return None
+        self._retire(request, commit.nonce)
+        self._owed[name] = (commit.reply, commit.token.key)
+        out.append(SetTimer((OWED, commit.nonce), now + OWED_FOR))
+        return Taken(_hopped(commit.token), name[0])
+
+    def _answer_at_once(self, name: tuple[NodeId, int], question: Commit | Ask, out: list[Effect]) -> None:
+        request = question.reply - STANDING
+        if request == self._standing:
+            self._retire(request, 0)
+        if request not in self._retired:
+            self._drop(name[0], question, out)
+        else:
+            taken = self._retired[request] == question.nonce
+            out.append(Send(name[0], (Done if taken else Void)(question.nonce, question.reply)))
+
+    def _retire(self, request: int, taken: int) -> None:
+        if request in self._retired:
+            raise InvariantBreach(f"node {self._me} stands for request {request} twice")  # S1
+        self._retired[request] = taken
+        self._retired_to = max(self._retired_to, request)
+        self._standing = 0
+        if len(self._retired) > self.MEMORY:
+            del self._retired[next(iter(self._retired))]
+
+    def _pay(self, nonce: int, out: list[Effect]) -> None:
+        """DONE, for what was committed to us at once; late, since the token's return would say it, too."""
+        for name, (reply, _) in list(self._owed.items()):
+            if name[1] == nonce:
+                del self._owed[name]
+                out.append(Send(name[0], Done(nonce, reply)))
+
+    def _forgive(self, node: NodeId, token: Token, out: list[Effect]) -> None:
+        """The token goes back to this node, or comes from it again: it needs no DONE to know that it had arrived."""
+        for name, (_, key) in list(self._owed.items()):
+            if name[0] == node and key == token.key:
+                del self._owed[name]
+                out.append(CancelTimer((OWED, name[1])))
+
     def _on_ask(self, sender: NodeId, ask: Ask, out: list[Effect]) -> None:
         name = (sender, ask.nonce)
+        if ask.reply >= STANDING:
+            self._answer_at_once(name, ask, out)
+            return
         promise = self._promises.get(name)
         if promise is not None and promise.reply == ask.reply:
             self._settle(name, promise, False)

@@ -26,9 +26,9 @@ class Patience:
     def wait(self, tries: int) -> Duration:
         """How long to wait for the answer to what has been sent 1 + `tries` times.
 
-        It doubles, but not far beyond `first`: on a fast network that loses much, many tries are worth more.
+        It doubles, but not up to `first` where the network is fast: there, many tries are worth more when much is lost.
         """
-        return min(self._wait << tries, max(self._first, 2 * self._wait), self._longest)
+        return min(self._wait << tries, max(self._first // 2, 2 * self._wait), self._longest)
 
     def learn(self, round_trip: Duration, tries: int) -> None:
         """An answer came, `round_trip` after the first of 1 + `tries` copies was sent."""

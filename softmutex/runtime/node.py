@@ -80,6 +80,8 @@ OF_NODE = frozenset(cls for number, (_, cls) in KINDS.items() if number in NODE_
 SEATS_MAX = 4096
 SAID_MAX = 1000  # different warnings; what comes later is counted only
 NOT_UNDERSTOOD = ("unknown_key", "forged", "not_sealed", "sealed")  # of a member: another key, or another group
+LINGER_S = 0.01  # a leaving node waits for so long a silence, and
+LINGER_TURNS = 5  # so often at most
 GREETING_PATIENCE_S = 0.5  # how long `open` waits for those whom the membership names only by address
 
 
@@ -102,6 +104,8 @@ class Life:
         self.banned: NodeClosed | None = None
         self.is_open = False
         self.closing = False
+        self.said_bye = False
+        self.heard = False  # since `_linger` looked last
         self.born = forks.count()
         self.where = (_seen_as(settings["membership"]), settings["group"])  # the same for all nodes of a group
         self._said: set[str] = set()
@@ -162,7 +166,23 @@ class Life:
         for seat in self.seats.values():
             seat.abandon()
         self.peers.say_bye()
+        await self._linger()
         await self._tear_down()
+
+    async def _linger(self) -> None:
+        """What others sent before they heard the farewell is still passed on, such as requests that chase the token."""
+        if not self.peers.table or not self.is_mine():
+            return
+        self.said_bye = True
+        try:
+            await self.membership.leave()
+        except Exception:
+            log.exception("the node %s could not leave its membership in good order", self.name)
+        for _ in range(LINGER_TURNS):
+            self.heard = False
+            await asyncio.sleep(LINGER_S)
+            if not self.heard:
+                return
 
     async def _tear_down(self) -> None:
         self.closing = True
@@ -199,6 +219,7 @@ class Life:
         with contextlib.suppress(Closed):
             while True:
                 for datagram in await receive():
+                    self.heard = True
                     try:
                         take(datagram)
                     except Exception:
@@ -218,7 +239,8 @@ class Life:
         sender, receiver, mutex, message = frame
         kind = type(message)
         if kind in OF_NODE:
-            self._take_for_node(sender, mutex, message, source, to_me=bool(receiver))
+            if not self.said_bye:
+                self._take_for_node(sender, mutex, message, source, to_me=bool(receiver))
         elif not receiver or (peer := self.peers.heard(sender, source)) is None:
             self.drop("not addressed")
         else:
@@ -336,6 +358,8 @@ class Life:
                 return
             address = peer.address
         self.transport.send(address, self.seal.seal(Frame(self.id, to, mutex, message)))
+        if self.said_bye:
+            self.peers.say_bye_to(to)  # or they would take what they get for a sign of life
 
     # --- mutexes ----------------------------------------------------------------------------------------------------
 

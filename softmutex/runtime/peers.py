@@ -51,6 +51,7 @@ GREETING = from_seconds(0.1)  # the gap after the first HELLO; the next ones dou
 GREETING_MAX = from_seconds(30.0)  # ... up to this
 AT_LEISURE = 5  # doublings that are skipped for a node that was silent
 BYES_MAX = 64
+PARTED_MAX = 1024
 
 
 class Peer:
@@ -91,6 +92,8 @@ class Peers:
         self.banned: frozenset[int | bytes] = frozenset()
         self._probing = 0
         self._put_off: dict[NodeId, Peer] = {}  # whose probe has to wait, in the order of suspicion
+        self._parted: dict[NodeId, None] = {}  # said farewell: what they sent before is heard, and makes no member
+        self._told_bye: set[NodeId] = set()
         self._doubled: set[str] = set()  # names that were told of
 
     # --- what the membership says -----------------------------------------------------------------------------------
@@ -118,12 +121,15 @@ class Peers:
             elif member.id in self.banned:
                 self._ignore(member.id, member.name or address)
             elif member.id and believed:
+                self._parted.pop(member.id, None)
                 joined.append(member)
             else:
                 self._greet(member)
         self._admit(joined, listed=True)
         gone = [peer.id for peer in listed_before if peer.listed is None]
         if trusted:
+            for id in gone:
+                self._part(id)
             self._remove(gone)
         else:
             for id in gone:
@@ -139,6 +145,8 @@ class Peers:
 
     def heard(self, sender: NodeId, source: str) -> Peer | None:
         """A frame of `sender` for this very life came from `source`. None where there is no room for one more."""
+        if sender in self._parted:
+            return Peer(sender, source)
         peer = self.table.get(sender) or self._newcomer(sender, source)
         if peer is not None:
             peer.address = source
@@ -181,6 +189,11 @@ class Peers:
         if len(newcomers) > 1:
             self.members[:] = sorted({*self.members, *(member.id for member in newcomers)})
         self._life.members_changed(MembersChanged(tuple(member.id for member in newcomers), ()))
+
+    def _part(self, id: NodeId) -> None:
+        self._parted[id] = None
+        if len(self._parted) > PARTED_MAX:
+            del self._parted[next(iter(self._parted))]
 
     def _remove(self, ids: Sequence[NodeId]) -> None:
         gone = [id for id in ids if id in self.table]
@@ -348,8 +361,8 @@ class Peers:
             case Pong() if to_me:
                 self.heard(sender, source)
             case Bye() if to_me:
-                if sender in self.table:
-                    self._remove([sender])
+                self._part(sender)
+                self._remove([sender])
             case _:
                 return False
         return True
@@ -398,7 +411,12 @@ class Peers:
         """To those who were heard last; the others hear it from the membership, or find out when they need us."""
         heard = sorted(self.table.values(), key=lambda peer: -peer.heard_at)
         for peer in heard[:BYES_MAX]:
-            self._life.transmit(peer.id, "", Bye())
+            self.say_bye_to(peer.id)
+
+    def say_bye_to(self, id: NodeId) -> None:
+        if id not in self._told_bye:
+            self._told_bye.add(id)
+            self._life.transmit(id, "", Bye())
 
     def shown(self) -> tuple[statistics.Peer, ...]:
         now = self._life.now()

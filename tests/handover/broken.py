@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from softmutex.core.events import CancelTimer, Effect, Instant, NodeId, Send, SetTimer, TimerName, Token
-from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Passing, Settled, Stage, Taken
+from softmutex.core.handover import STANDING, Failed, Gone, Handover, Outcome, Passed, Passing, Settled, Stage, Taken
 from softmutex.core.messages import Ask, Commit, Message, Offer, Refuse, Void
 from tests.handover.explorer import Bounds
 
@@ -110,6 +110,30 @@ class CommitsWithoutARelease(Handover):
         return super()._on_answer(sender, answer, now, out)
 
 
+class StandsAgainForTheSameRequest(Handover):
+    def _retire(self, request: int, taken: int) -> None:
+        super()._retire(request, taken)
+        del self._retired[request]
+        self._retired_to = 0
+
+
+class VoidsWithoutGivingUpItsPlace(Handover):
+    def _answer_at_once(self, name: tuple[NodeId, int], question: Any, out: list[Effect]) -> None:
+        if question.reply - STANDING == self._standing:
+            out.append(Send(name[0], Void(question.nonce, question.reply)))
+        else:
+            super()._answer_at_once(name, question, out)
+
+
+class SaysVoidOfWhatItForgotToStandFor(Handover):
+    def _answer_at_once(self, name: tuple[NodeId, int], question: Any, out: list[Effect]) -> None:
+        known = question.reply - STANDING in (self._standing, *self._retired)
+        if known:
+            super()._answer_at_once(name, question, out)
+        else:
+            out.append(Send(name[0], Void(question.nonce, question.reply)))
+
+
 class RepeatsItsNonces(Handover):
     def _fresh_nonce(self) -> int:
         return self._last_nonce
@@ -165,6 +189,7 @@ TWICE = "is taken twice|takes the token and has it already|may both use"
 SAFETY = Bounds(attempts=2, finish=False)
 FORGETFUL = Bounds(attempts=3, memory=1, promises=1, finish=False)
 PIPELINED = Bounds(attempts=2, early=True, finish=False)
+AT_ONCE = Bounds(attempts=3, asks=1, stands=2, offers=False, finish=False)
 LIVENESS = Bounds(attempts=2)
 IMPOSTORS = Bounds(nodes=3, attempts=2, resends=0, impostors=True)
 
@@ -184,6 +209,9 @@ BREAKAGES = [
     Breakage(WithdrawsWhatIsCommitted, TWICE, Passing.FOUR_WAY, PIPELINED),
     Breakage(CommitsWithoutARelease, TWICE, Passing.THREE_WAY, PIPELINED),
     Breakage(CommitsWithoutARelease, "without an early offer", Passing.FOUR_WAY, PIPELINED),
+    Breakage(StandsAgainForTheSameRequest, TWICE, Passing.FOUR_WAY, AT_ONCE),
+    Breakage(VoidsWithoutGivingUpItsPlace, TWICE, Passing.FOUR_WAY, AT_ONCE),
+    Breakage(SaysVoidOfWhatItForgotToStandFor, TWICE, Passing.FOUR_WAY, replace(AT_ONCE, memory=1)),
     Breakage(RepeatsItsNonces, TWICE, Passing.FOUR_WAY, replace(FORGETFUL, nodes=3, resends=0)),
     Breakage(TakesAnyOfferForAProof, "it ends like this: lost", Passing.FOUR_WAY, LIVENESS),
     Breakage(ListensToImpostors, "gives up although it is answered", Passing.FOUR_WAY, IMPOSTORS),

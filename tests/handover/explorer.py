@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import CancelTimer, Effect, NodeId, Send, SetTimer, TimerName, Token
 from softmutex.core.handover import Failed, Gone, Handover, Outgoing, Passing, Stage, Taken
-from softmutex.core.messages import Message
+from softmutex.core.messages import Message, Want
 
 TOKEN = Token(epoch=0, stamp=7, id=7, hop=0)
 NOW = 0
@@ -39,6 +39,8 @@ class Bounds:
     replies: int = 3  # promises made by one node (an offer delivered again after it was forgotten is a new promise)
     promises: int = 2  # remembered at a time
     memory: int = 8
+    stands: int = 0  # requests that each node stands for, one after the other
+    offers: bool = True
     early: bool = False  # pipelined: offers while the token is in use, withdrawals
     refusals: bool = False
     impostors: bool = False  # every message is delivered under other names too
@@ -61,13 +63,17 @@ class NodeState(NamedTuple):
     outgoing: tuple[tuple[Any, ...], ...]
     promises: tuple[tuple[Any, ...], ...]
     settled: tuple[tuple[Any, ...], ...]
+    standing: int
+    retired: tuple[tuple[Any, ...], ...]
+    retired_to: int
+    owed: tuple[tuple[Any, ...], ...]
     timers: tuple[TimerName, ...]
 
 
 class Act(NamedTuple):
     """Something that can happen at a node."""
 
-    what: str  # give, offer_early, commit, withdraw, deliver, refuse, fire, late, renounce
+    what: str  # give, offer_early, commit, withdraw, deliver, refuse, fire, late, renounce, stand, sit, at once
     node: NodeId
     about: Any = None
 
@@ -179,7 +185,12 @@ class Explorer:
             bit = network & -network
             network ^= bit
             posted = self.posted[bit.bit_length() - 1]
-            if posted.to == node and self._may_arrive(posted, self.nodes[frozen]):
+            if posted.kind == "Want":  # whoever has the token may commit it to who once stood, and stands no more
+                state = self.nodes[frozen]
+                free = state.held is not None and not state.outgoing and begun < self.bounds.attempts
+                if posted.to == node and free:
+                    yield Act("at once", node, posted)
+            elif posted.to == node and self._may_arrive(posted, self.nodes[frozen]):
                 yield Act("deliver", node, posted)
                 if self.bounds.refusals and posted.kind == "Offer":
                     yield Act("refuse", node, posted)
@@ -191,7 +202,11 @@ class Explorer:
     def _own_acts(self, node: NodeId, state: NodeState) -> Iterator[Act]:
         for timer in state.timers:
             yield Act("fire", node, timer)
-        if state.held is not None and not state.outgoing:
+        if state.standing:
+            yield Act("sit", node)
+        elif state.retired_to < self.bounds.stands:
+            yield Act("stand", node)
+        if self.bounds.offers and state.held is not None and not state.outgoing:
             for other in self.members:
                 if other != node:
                     yield Act("give", node, other)
@@ -286,7 +301,7 @@ class Explorer:
     # --- one node ----------------------------------------------------------------------------------------------------
 
     def _fresh(self, node: NodeId) -> NodeState:
-        return NodeState(TOKEN if node == 1 else None, 0, node * 1000, (), (), (), ())
+        return NodeState(TOKEN if node == 1 else None, 0, node * 1000, (), (), (), 0, (), 0, (), ())
 
     def _intern(self, state: NodeState) -> int:
         if state not in self.node_ids:
@@ -330,6 +345,10 @@ class Explorer:
         if act.what == "fire":
             timers.remove(act.about)
         sent = 0
+        if act.what == "stand":
+            for other in self.members:
+                if other != node:
+                    sent |= self._post(Posted("Want", node, other, Want(node, handover._standing, False, 0)))
         for effect in out:
             match effect:
                 case Send(to, message):
@@ -364,6 +383,14 @@ class Explorer:
                     held = token
             case "renounce":
                 handover.renounce(out)
+            case "stand":
+                handover.stand(state.retired_to + 1)
+            case "sit":
+                handover.stand(0)
+            case "at once":
+                assert held is not None
+                handover.give_at_once(held, act.about.sender, act.about.message.request, NOW, out)
+                held, begun = None, begun + 1
             case "late":
                 for name, promise in handover._promises.items():
                     if promise.until is not None:
@@ -385,6 +412,9 @@ class Explorer:
             handover._outgoing[nonce] = outgoing
         handover._promises.update(state.promises)
         handover._settled.update(state.settled)
+        handover._standing, handover._retired_to = state.standing, state.retired_to
+        handover._retired.update(state.retired)
+        handover._owed.update(state.owed)
         return handover
 
     @staticmethod
@@ -399,5 +429,9 @@ class Explorer:
             ),
             tuple(handover._promises.items()),
             tuple(handover._settled.items()),
+            handover._standing,
+            tuple(handover._retired.items()),
+            handover._retired_to,
+            tuple(handover._owed.items()),
             tuple(timers),
         )

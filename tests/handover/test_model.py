@@ -21,9 +21,12 @@ DEEP = bool(os.environ.get("SOFTMUTEX_DEEP"))
 BASIC = {("Commit", "Taken"), ("fire", "Failed"), ("Commit", "NoneType")}
 CONFIRMED = BASIC | {("Done", "Passed"), ("Void", "Failed"), ("fire", "Gone"), ("Ask", "NoneType")}
 PROVEN = CONFIRMED | {("Offer", "Passed")}
+AT_ONCE = {("Commit", "Taken"), ("Done", "Passed"), ("Void", "Failed"), ("fire", "Gone"), ("Ask", "NoneType")}
 REFUSED = {("Refuse", "Failed")}
 
 # Senders give up where a receiver forgets at once: then only safety is checked.
+STANDING: dict[str, Any] = {"stands": 2, "offers": False}
+STAND_ONCE: dict[str, Any] = {"stands": 1, "offers": False}
 FORGETFUL: dict[str, Any] = {"promises": 1, "memory": 1, "finish": False}
 
 
@@ -48,6 +51,14 @@ SEARCHES = [
     Search("pipelined, refusals", FOUR, Bounds(nodes=3, early=True, refusals=True), 80_000, PROVEN | REFUSED),
     Search("pipelined, 3-way", THREE, Bounds(attempts=3, early=True), 70_000, BASIC | {("commit", "Passed")}),
     Search("impostors", FOUR, Bounds(nodes=3, resends=0, early=True, impostors=True), 180_000, CONFIRMED),
+    Search("at once", FOUR, Bounds(attempts=4, resends=0, asks=1, **STANDING), 80_000, AT_ONCE),
+    Search("at once, resent", FOUR, Bounds(attempts=3, asks=1, early=True, **STANDING), 25_000, AT_ONCE),
+    Search("at once, three nodes", FOUR, Bounds(nodes=3, attempts=3, resends=0, asks=1, **STAND_ONCE), 20_000, AT_ONCE),
+    Search(
+        "at once, impostors", FOUR, Bounds(nodes=3, resends=0, asks=1, impostors=True, **STAND_ONCE), 9_000, AT_ONCE
+    ),
+    Search("at once and offered", FOUR, Bounds(attempts=3, resends=0, asks=1, stands=1), 20_000, CONFIRMED),
+    Search("at once, short memory", FOUR, Bounds(asks=1, attempts=3, **STANDING, **FORGETFUL), 24_000, AT_ONCE),
     Search("short memory", FOUR, Bounds(attempts=4, replies=4, **FORGETFUL), 24_000, PROVEN),
     Search("short memory, three nodes", FOUR, Bounds(nodes=3, attempts=3, **FORGETFUL), 15_000, PROVEN),
     Search("short memory, pipelined", FOUR, Bounds(attempts=3, resends=0, early=True, **FORGETFUL), 120_000, PROVEN),

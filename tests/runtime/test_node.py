@@ -276,7 +276,7 @@ async def test_observers_are_told_of_messages_members_and_losses(no_leaks: None,
         async with puppet_mutex(here, name="p"):
             here.life().perform(here.life().seats["p"], Lose(1, LostReason.LEASE))
     sent = [each.values["kind"] for each in listening.of("message_sent")]
-    assert "ACK" in sent
+    assert "DONE" in sent
     assert listening.of("message_received")
     assert listening.of("members")[0].values["count"] == 2
     assert listening.of("hold_lost")[0].values["reason"] == "lease"

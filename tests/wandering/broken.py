@@ -103,8 +103,8 @@ class UsesWhatItGivesAway(Wandering):
         super().__init__(setup)
 
         class Greedy(Seats):
-            def _give(self, seat: Seat, to: NodeId, queue: tuple[Ticket, ...]) -> None:
-                super()._give(seat, to, queue)
+            def _give(self, seat: Seat, to: NodeId, queue: tuple[Ticket, ...], request: int = 0) -> None:
+                super()._give(seat, to, queue, request)
                 waiter = self.machine.waiter
                 if waiter.waiting:
                     self.machine.desk.out.append(Grant(waiter.next(), seat.token))

@@ -32,6 +32,7 @@ from softmutex.core.events import (
     Note,
     Send,
     SetTimer,
+    Ticket,
     TimerName,
     Token,
 )
@@ -39,6 +40,8 @@ from softmutex.core.machine import Setup
 from softmutex.core.messages import Message, Place
 
 SUSPECTS: Final = 16
+GONE: Final = 256
+HEARD: Final = 64
 NEAR: Final = 8  # successors on the ring that are looked at for a home
 
 
@@ -61,6 +64,8 @@ class Desk:
         "_round_trip",
         "best",
         "fingerprint",
+        "gone",
+        "heard",
         "inbox",
         "least",
         "me",
@@ -87,6 +92,8 @@ class Desk:
         self.best: dict[int, Place] = {}  # the best sighting of each slot
         self.suspects: dict[NodeId, Instant] = {}  # silent ones, and until when they are passed over
         self.woke_at: Instant = -SECOND
+        self.heard: dict[NodeId, Instant] = {}  # who spoke last, and when
+        self.gone: dict[NodeId, None] = {}  # the last that left: nobody else may know yet
         self.rto: Duration = RTO_FIRST
         self._round_trip: Duration = -1
         self._deviation: Duration = 0
@@ -149,8 +156,30 @@ class Desk:
             del self.suspects[next(iter(self.suspects))]
 
     def trust(self, node: NodeId) -> None:
+        """It spoke."""
+        heard = self.heard
+        heard[node] = self.now
+        if len(heard) > HEARD:
+            del heard[min(heard, key=heard.__getitem__)]
         if self.suspects:
             self.suspects.pop(node, None)
+
+    def changed(self, joined: Sequence[NodeId], left: Sequence[NodeId]) -> None:
+        for node in joined:
+            self.gone.pop(node, None)  # it was only silent
+        for node in left:
+            self.suspects.pop(node, None)
+            self.heard.pop(node, None)
+            self.gone[node] = None
+        while len(self.gone) > GONE:
+            del self.gone[next(iter(self.gone))]
+
+    def living(self, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+        """Those whose nodes have not left."""
+        gone = self.gone
+        if not gone or not any(ticket.node in gone for ticket in tickets):
+            return tickets
+        return tuple(ticket for ticket in tickets if ticket.node not in gone)
 
     # --- what is known -----------------------------------------------------------------------------------------------
 

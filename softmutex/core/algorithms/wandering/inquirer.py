@@ -85,6 +85,8 @@ class Inquirer:
         seat = self.machine.seats.by_slot.get(slot)
         if slot in self.inquiries or (seat is not None and not seat.doubt):
             return  # it is here: nobody will have seen it, but us, and it may be gone when they have answered
+        if seat is None and self.machine.seats.leaving:
+            return  # a leaver has no use for one that it would make
         desk = self.desk
         inquiry = self.inquiries[slot] = Inquiry(slot, why, int(desk.rng.random() * 2**53))
         best = desk.best.get(slot)

@@ -120,6 +120,9 @@ class Wandering:
             self._requested()  # a token that was to serve them is gone
             while inbox:
                 self._message(desk.me, inbox.pop(0))
+        request = self.waiter.stands_for
+        if request != self.handover.standing:
+            self.handover.stand(request)
         if self.seats.leaving:
             self._try_to_depart()
         if self.seats.by_slot:
@@ -182,7 +185,7 @@ class Wandering:
             case Want():
                 self.registrar.wanted(message)
             case Queued(request, patience):
-                self.waiter.queued(request, patience)
+                self.waiter.queued(request, patience, sender)
             case Feed():
                 self.registrar.fed(sender, message)
             case Seen():
@@ -225,6 +228,10 @@ class Wandering:
                 self.reckoning.fired(number)
             case ("walk", slot):
                 self.seats.walk(slot)
+            case ("invite", slot):
+                self.seats.invite_fired(slot)
+            case ("queued", slot):
+                self.seats.tell_queued(slot)
             case _:
                 self._outcome(self.handover.fired(timer, self.desk.now, self.desk.out))
 
@@ -283,11 +290,16 @@ class Wandering:
 
     def _members_changed(self, joined: tuple[NodeId, ...], left: tuple[NodeId, ...]) -> None:
         desk = self.desk
-        for node in left:
-            desk.suspects.pop(node, None)
-            self.ghosts.forget(node)
-        self.watch.moved_homes()
         registrar = self.registrar
+        desk.changed(joined, left)
+        for node in left:
+            self.ghosts.forget(node)
+            registrar.departed(node)
+            self.waiter.departed(node)
+            for outcome in self.handover.departed(node, desk.out):
+                self._outcome(outcome)
+        self.watch.moved_homes()
+        self.seats.members_changed()
         if desk.home != desk.me and (registrar.ready or registrar.late):
             registrar.hand_over(desk.home)
         if left:
@@ -314,9 +326,13 @@ class Wandering:
         self.handover.renounce(self.desk.out)
         for seat in list(self.seats.by_slot.values()):
             self.seats.advance(seat)
-        heirs = self.desk.homes(1, but=self.desk.me)
-        if heirs and (self.registrar.ready or self.registrar.late or self.registrar.posts):
-            self.registrar.hand_over(heirs[0])
+        if self.heir != self.desk.me and (self.registrar.ready or self.registrar.late or self.registrar.posts):
+            self.registrar.hand_over(self.heir)
+
+    @property
+    def heir(self) -> NodeId:
+        """The home after this node."""
+        return next(iter(self.desk.homes(1, but=self.desk.me)), self.desk.me)
 
     def _try_to_depart(self) -> None:
         held = bool(self.seats.by_slot) and not self.desk.alone
@@ -331,6 +347,11 @@ class Wandering:
         for slot, seat in self.seats.by_slot.items():
             if seat.token.slot != slot or (seat.giving and seat.using is not None):
                 raise InvariantBreach(f"node {self.desk.me}: {seat.token} is given away while A runs with it")
+
+    @property
+    def has_token(self) -> bool:
+        """One is here that is not on its way to somebody else."""
+        return any(not seat.giving for seat in self.seats.by_slot.values())
 
     def view(self) -> View:
         seats = self.seats

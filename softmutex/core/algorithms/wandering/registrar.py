@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
 from softmutex.core.algorithms.wandering.settings import (
     GRACE,
+    LAZY,
     PATIENCE,
     PATIENCE_EACH,
     QUEUE,
@@ -72,7 +73,7 @@ class Registrar:
 
     def wanted(self, want: Want) -> None:
         desk = self.desk
-        if want.node == desk.me and not self.machine.waiter.waiting:
+        if (want.node == desk.me and not self.machine.waiter.waiting) or want.node in desk.gone:
             return
         for seat in sorted(self.machine.seats.by_slot.values(), key=lambda seat: not seat.parked):
             room = not seat.token.more and (desk.options.slots == 1 or seat.parked)
@@ -80,10 +81,16 @@ class Registrar:
                 ticket = Ticket(want.node, want.request)
                 if not self.machine.seats.add(seat, (ticket,)):
                     if not seat.parked:
-                        desk.post(want.node, Queued(want.request, PATIENCE))
+                        if not seat.unanswered:
+                            desk.timer(("queued", seat.token.slot), desk.now + LAZY)
+                        seat.unanswered.append(ticket)
                     self.machine.seats.fed(seat, (), False)
                     return
-        home = desk.home
+        after = self.machine.seats.passed_to()
+        if after not in (NOBODY, want.node) and want.steps > 0:
+            desk.post(after, want._replace(steps=min(want.steps, STEPS) - 1))
+            return
+        home = self.machine.heir if self.machine.seats.leaving else desk.home
         if home == desk.me or want.steps == 0:
             self._register(want)
         else:
@@ -131,6 +138,13 @@ class Registrar:
                 out.append(Ticket(node, register.pop(node)))
         return tuple(out)
 
+    def departed(self, node: NodeId) -> None:
+        """Its turn will not come: an id that left does not return (N1)."""
+        self.ready.pop(node, None)
+        self.late.pop(node, None)
+        for post in self.posts.values():
+            post.lent.pop(node, None)
+
     # --- to the tokens -----------------------------------------------------------------------------------------------
 
     def serve(self) -> bool:
@@ -153,6 +167,8 @@ class Registrar:
             if post is None:
                 self.machine.inquirer.start(slot, "somebody waits, and no token was ever seen here")
                 continue
+            if post.place.holder in self.desk.gone:
+                self.machine.inquirer.start(slot, "its holder left the group")
             if self.machine.inquirer.running(slot) or post.more:
                 continue
             tickets = self._next(1 if slots > 1 else QUEUE if post.until == 0 else max(1, low + 1 - len(post.lent)))
@@ -190,8 +206,10 @@ class Registrar:
         if seat is not None and not seat.giving:
             self.machine.watch.answered(seat, sender)
             self.machine.seats.fed(seat, feed.tickets, feed.more)
-        elif feed.steps > 0:
-            self.forward(feed.slot, feed.tickets, feed.more, min(feed.steps, STEPS) - 1)
+        elif seat is not None or feed.steps > 0:
+            self.forward(feed.slot, feed.tickets, feed.more, max(0, min(feed.steps, STEPS) - 1))
+        else:
+            self.give_back(feed.tickets)  # the token is faster than they are
 
     def forward(self, slot: int, tickets: tuple[Ticket, ...], more: bool, steps: int = STEPS) -> None:
         desk = self.desk
@@ -201,11 +219,13 @@ class Registrar:
             room = QUEUE - len(seat.late)
             seat.late += tickets[:room]  # they follow it when it has arrived
             self.give_back(tickets[room:])
+        elif best is not None and best.holder in desk.gone:
+            desk.post(desk.home, Bequest(best, tickets))  # the trail ends here: the home looks for it
         elif best is not None and best.holder != desk.me:
             desk.post(best.holder, Feed(slot, tickets, more, steps))
 
     def give_back(self, tickets: tuple[Ticket, ...]) -> None:
-        """They did not fit into the token's queue."""
+        """They did not fit into the token's queue, or did not reach it."""
         if tickets:
             self.desk.post(self.desk.home, Bequest(None, tickets))
 
@@ -241,7 +261,7 @@ class Registrar:
         post.place = place
         post.again = 0
         post.idle = post.second = False
-        post.lent = dict(seen.queue)
+        post.lent = dict(desk.living(seen.queue))
         if seen.lease:
             self._watch(post, seen.lease)
         else:
@@ -276,7 +296,7 @@ class Registrar:
         elif same_token(post.place, place) and place.hop < post.place.hop:
             return
         post.place = place
-        post.lent = dict(seen.queue)
+        post.lent = dict(self.desk.living(seen.queue))
         if seen.lease:
             self._watch(post, seen.lease)
         else:
@@ -289,8 +309,8 @@ class Registrar:
     def moved(self, place: Place, token: Token, stand_in: NodeId) -> None:
         """We passed it on. If we are one of its watchers, nobody else has to tell us."""
         post = self.posts.get(place.slot)
-        if self.desk.me in token.watch or (post is not None and self.desk.home == self.desk.me):
-            post = self.posts.get(place.slot)
+        home = post is not None and self.desk.home == self.desk.me
+        if self.desk.me in token.watch or home or self.ready or self.late:
             if post is None:
                 post = self.posts[place.slot] = Post(place)
             post.place = place
@@ -375,6 +395,6 @@ class Registrar:
             post = self.posts.setdefault(place.slot, Post(place))
             post.place = place
             self._watch(post, GRACE)
-        for node, request in bequest.tickets:
+        for node, request in self.desk.living(bequest.tickets):
             self.ready.setdefault(node, request)
         self.serve()

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of
 from softmutex.core.algorithms.wandering.ledger import Visit
-from softmutex.core.algorithms.wandering.settings import QUEUE
+from softmutex.core.algorithms.wandering.settings import FRESH, PATIENCE, QUEUE
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     NOBODY,
     SECOND,
+    Duration,
     FactKind,
     Grant,
     Instant,
@@ -41,7 +42,7 @@ from softmutex.core.events import (
 )
 from softmutex.core.handover import Handover
 from softmutex.core.machine import pick_other
-from softmutex.core.messages import Place, Presence
+from softmutex.core.messages import Bequest, Place, Presence, Queued
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
@@ -55,21 +56,26 @@ class Seat:
 
     __slots__ = (
         "arrived",
+        "came_at",
         "doubt",
         "doubted_at",
         "giving",
         "granted_at",
         "heard_at",
+        "invite_set",
         "invited",
         "late",
         "parked",
+        "plain",
         "quiet_until",
+        "retry",
         "row",
         "sent_at",
         "silent",
         "token",
         "told",
         "tries",
+        "unanswered",
         "unheard",
         "used",
         "using",
@@ -84,9 +90,14 @@ class Seat:
         self.told = False  # the hold was told that it may not be alone
         self.used = token.hop if token.hop == 0 else -1  # the hop of the last grant; hop 0 is never granted
         self.row = 0  # grants in a row
-        self.arrived = now
+        self.arrived = now  # its row began
+        self.came_at = now
         self.parked = False
         self.invited = NOBODY  # who has an offer
+        self.invite_set = False  # the timer that looks whether the next holder still is there
+        self.plain = NOBODY  # who did not stand for its ticket
+        self.retry: Ticket | None = None  # for which the token was committed at once
+        self.unanswered: list[Ticket] = []  # added here, and not told yet
         self.giving = False  # offered for good, perhaps committed
         self.late: tuple[Ticket, ...] = ()  # came while it was being given away
         self.doubt = False  # it may have been replaced
@@ -102,7 +113,7 @@ class Seat:
 
 
 class Seats:
-    __slots__ = ("by_slot", "handover", "leaving", "machine", "orphans")
+    __slots__ = ("by_slot", "handover", "leaving", "machine", "orphans", "passed_at")
 
     def __init__(self, machine: Wandering, handover: Handover) -> None:
         self.machine = machine
@@ -110,6 +121,7 @@ class Seats:
         self.by_slot: dict[int, Seat] = {}
         self.orphans: dict[RequestId, tuple[Visit, Place]] = {}  # holds whose token was discarded while A ran
         self.leaving = False
+        self.passed_at: Instant = 0  # when a token was last committed at once
 
     @property
     def desk(self) -> Desk:
@@ -134,6 +146,7 @@ class Seats:
     def take(self, token: Token, sender: NodeId) -> None:
         """It is here now: passed on to us, or made here."""
         desk = self.desk
+        token = token._replace(queue=desk.living(token.queue))
         old = self.by_slot.get(token.slot)
         visit = self.machine.ledger.open(token, place_of(token, desk.me), sender)
         if old is not None and self.presence(token.slot) is not Presence.PASSING:
@@ -151,6 +164,9 @@ class Seats:
         if better is not None or desk.now - desk.woke_at < STALE:
             self.machine.inquirer.doubt(seat)
         self.machine.watch.began(seat)
+        if old is not None and old.giving:  # its return says that it had arrived
+            old.visit.after = place_of(old.token._replace(hop=old.token.hop + 1), old.invited)
+            self.machine.registrar.give_back(self.add(seat, old.late))
         self.advance(seat)
         if seat.token.more and len(seat.token.queue) <= LOW and token.slot in self.by_slot and not seat.giving:
             self.machine.watch.beat(seat)
@@ -165,13 +181,17 @@ class Seats:
         """Put tickets into the token's queue: no node twice. Those that do not fit are given back."""
         queue = list(seat.token.queue)
         nodes = {ticket.node for ticket in queue}
-        new = [ticket for ticket in tickets if ticket.node not in nodes]
+        new = [ticket for ticket in self.desk.living(tickets) if ticket.node not in nodes]
+        strangers: list[Ticket] = []
+        if len(queue) + len(new) > QUEUE:  # those whom this node can serve come first
+            strangers = [ticket for ticket in queue if not self.desk.is_member(ticket.node)]
+            queue = [ticket for ticket in queue if ticket not in strangers]
         room = QUEUE - len(queue)
         if new[:room]:
             seat.token = seat.token._replace(queue=(*queue, *new[:room]))
             if seat.unheard and seat.using is not None and not seat.doubt:
                 self.machine.watch.beat(seat)  # from now on it is missed
-        return tuple(new[room:])
+        return (*new[room:], *strangers)
 
     # --- what to do with it ------------------------------------------------------------------------------------------
 
@@ -187,20 +207,21 @@ class Seats:
             self.machine.inquirer.doubt(seat)
         if seat.doubt:
             return
-        queue = seat.token.queue
+        queue = self._known_first(seat)
         while queue and queue[0].node == self.desk.me:
             queue = queue[1:]
             seat.token = seat.token._replace(queue=queue)
             if waiter.waiting:
                 seat.row, seat.arrived = 0, self.desk.now
                 self._withdraw(seat)
+        queue = self._known_first(seat)
         hints = self.desk.options.hints
         if waiter.waiting and self.may_use() and ((hints and not queue) or self._row_goes_on(seat)):
             self._grant(seat)
         elif queue:
             self._pass(seat)
         elif self.leaving and not self.desk.alone:
-            self._give(seat, self.desk.homes(1, but=self.desk.me)[0], ())
+            self._leave_to(seat, self.machine.heir)
         elif not hints:
             if not seat.parked:
                 pause = 0 if seat.row else self.machine.skip
@@ -208,6 +229,30 @@ class Seats:
                 seat.parked = True
         else:
             self._park(seat)
+
+    def _known_first(self, seat: Seat) -> tuple[Ticket, ...]:
+        """Whom this node does not know yet, it cannot pass to: others may. Empty where it knows nobody in the queue."""
+        queue, is_member = seat.token.queue, self.desk.is_member
+        if not queue or is_member(queue[0].node):
+            return queue
+        known = tuple(ticket for ticket in queue if is_member(ticket.node))
+        if known:
+            strangers = tuple(ticket for ticket in queue if not is_member(ticket.node))
+            seat.token = seat.token._replace(queue=known + strangers)
+        return known and seat.token.queue
+
+    def members_changed(self) -> None:
+        """Those who left wait no more, and whom we did not know may be here now."""
+        for seat in list(self.by_slot.values()):
+            queue = self.desk.living(seat.token.queue)
+            if not seat.giving and len(queue) < len(seat.token.queue):
+                seat.token = seat.token._replace(queue=queue)
+            if (
+                seat.token.queue
+                and self.by_slot.get(seat.token.slot) is seat
+                and (seat.parked or seat.using is not None)
+            ):
+                self.advance(seat)
 
     def may_use(self) -> bool:
         return not self.leaving and self.in_use < self.desk.options.each
@@ -280,11 +325,46 @@ class Seats:
         """The early offer: while A runs, the next holder says yes already; the release then costs one message."""
         if not self.desk.options.early or seat.invited != NOBODY or seat.doubt:
             return
-        ticket = next(iter(seat.token.queue), None)
+        ticket = next(iter(self._known_first(seat)), None)
         if ticket is None or ticket.node == self.desk.me:
+            return
+        if self._is_there(ticket.node, FRESH // 2) and seat.plain != ticket.node:
+            if not seat.invite_set:
+                seat.invite_set = True
+                self.desk.timer(("invite", seat.token.slot), self.desk.now + FRESH // 2)
             return
         seat.invited = ticket.node
         self.handover.offer_early(seat.token, ticket.node, self.desk.now, self.desk.out)
+
+    def _is_there(self, node: NodeId, span: Duration) -> bool:
+        return self.desk.options.early and self.desk.now - self.desk.heard.get(node, 0) < span
+
+    def passed_to(self) -> NodeId:
+        """Where the token went from here just now: a request is sent after it, and not to the home."""
+        desk = self.desk
+        seat = self.by_slot.get(0)
+        if desk.options.slots > 1 or desk.now - self.passed_at > FRESH // 4:
+            return NOBODY
+        if seat is not None:
+            return seat.invited if self.presence(0) is Presence.PASSING else NOBODY
+        best = desk.best.get(0)
+        return NOBODY if best is None or best.holder == desk.me or best.holder in desk.gone else best.holder
+
+    def invite_fired(self, slot: int) -> None:
+        seat = self.by_slot.get(slot)
+        if seat is not None:
+            seat.invite_set = False
+            if seat.using is not None:
+                self._invite(seat)
+
+    def tell_queued(self, slot: int) -> None:
+        """They wait in our token, and will wait for a while."""
+        seat = self.by_slot.get(slot)
+        if seat is not None and seat.unanswered:
+            for ticket in seat.unanswered:
+                if ticket in seat.token.queue:
+                    self.desk.post(ticket.node, Queued(ticket.request, PATIENCE))
+            seat.unanswered.clear()
 
     def _withdraw(self, seat: Seat) -> None:
         if seat.invited != NOBODY:
@@ -293,9 +373,15 @@ class Seats:
 
     def _pass(self, seat: Seat) -> None:
         ticket, *rest = seat.token.queue
-        self._give(seat, ticket.node, tuple(rest))
+        self._give(seat, ticket.node, tuple(rest), ticket.request)
 
-    def _give(self, seat: Seat, to: NodeId, queue: tuple[Ticket, ...]) -> None:
+    def _leave_to(self, seat: Seat, heir: NodeId) -> None:
+        """This node leaves, and knows nobody in the queue: its heir may. A token with a queue would be refused."""
+        if seat.token.queue:
+            self.desk.post(heir, Bequest(None, seat.token.queue))
+        self._give(seat, heir, ())
+
+    def _give(self, seat: Seat, to: NodeId, queue: tuple[Ticket, ...], request: RequestId = 0) -> None:
         desk = self.desk
         if self.machine.waiter.waiting:
             self.queue_self(seat)  # before the token leaves: behind those who are in its queue
@@ -314,9 +400,15 @@ class Seats:
         seat.token = token
         if seat.invited == to:
             self.handover.commit(token, desk.now, desk.out)
+        elif request and seat.plain != to and self._is_there(to, FRESH):
+            seat.invited = seat.plain = to
+            seat.retry = Ticket(to, request)
+            self.handover.give_at_once(token, to, request, desk.now, desk.out)
+            self.passed_at = desk.now
         else:
             seat.invited = to
             self.handover.give(token, to, desk.now, desk.out)
+        self.tell_queued(token.slot)
 
     def passed(self, token: Token, to: NodeId) -> None:
         """It is over there."""
@@ -344,16 +436,25 @@ class Seats:
             return
         queue = tuple(ticket for ticket in seat.token.queue if ticket.node != to)
         seat.token = seat.token._replace(queue=queue)
+        if seat.retry is not None:  # it did not stand for its ticket any more: now it is asked
+            seat.token = seat.token._replace(queue=(seat.retry, *queue)[:QUEUE])
+            seat.retry = None
         seat.invited = NOBODY
         self.machine.registrar.give_back(self.add(seat, seat.late))
         seat.late = ()
+        inherited = self.leaving and not queue
         if seat.giving:
             seat.giving = False
             # Others may have heard that it is over there, one hop later: what they hear from here must be later still.
             seat.token = seat.token._replace(hop=seat.token.hop + 2)
             self.desk.learn(place_of(seat.token, self.desk.me))
             self.machine.watch.began(seat)
-        self.advance(seat)
+        if inherited:
+            self.desk.suspect(to)  # it leaves, too
+            seat.parked = True
+            self.desk.timer(("walk", token.slot), self.desk.now + self.desk.rto)
+        else:
+            self.advance(seat)
 
     def gone(self, token: Token, to: NodeId) -> None:
         """Committed and never confirmed. Not ours to use; whether it lives is to be found out."""
@@ -362,9 +463,12 @@ class Seats:
             self.machine.inquirer.start(token.slot, "a hand-over was never confirmed")
 
     def walk(self, slot: int) -> None:
-        """Without hints the token wanders at random, as in the seeds."""
+        """Without hints the token wanders at random, as in the seeds; a leaver looks for another heir."""
         seat = self.by_slot.get(slot)
         if seat is None or not seat.parked or seat.giving or seat.using is not None:
+            return
+        if self.leaving:
+            self.advance(seat)
             return
         to = pick_other(self.desk.members, self.desk.me, self.desk.rng)
         if to != NOBODY:

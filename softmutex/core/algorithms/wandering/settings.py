@@ -37,6 +37,8 @@ SUSPICION: Final = 20 * SECOND  # how long a silent home is passed over
 PATIENCE: Final = 10 * SECOND  # a waiter that was told to wait asks again after this ...
 PATIENCE_EACH: Final = 3 * SECOND // 4  # ... or this for every other waiter, whichever is longer
 PROMISE: Final = 3 * SECOND // 2  # how long a ballot is promised to one inquirer
+FRESH: Final = SECOND // 4  # who spoke less than this ago is there: the token is committed to it at once
+LAZY: Final = SECOND // 50  # a holder waits so long before it says QUEUED: the token may come sooner
 SAMPLE: Final = 8  # nodes asked by a full inquiry
 
 

@@ -32,13 +32,15 @@ AGAIN: Final = 3  # retransmission time-outs until a WANT is repeated: it may ta
 
 
 class Waiter:
-    __slots__ = ("asked", "gen", "gen_most", "last_run", "machine", "since", "tries", "waiting")
+    __slots__ = ("asked", "gen", "gen_most", "keeper", "last_run", "machine", "patience", "since", "tries", "waiting")
 
     def __init__(self, machine: Wandering, timing: Timing) -> None:
         self.machine = machine
         self.waiting: dict[RequestId, Instant] = {}
         self.asked: RequestId | None = None  # the request that our ticket names
         self.tries = 0
+        self.keeper = NOBODY  # who said last that it has our ticket, and for how long that is good
+        self.patience: Duration = 0
         self.last_run: Instant | None = None
         most = timing.max_interval if timing.max_interval is not None else 1.5 * timing.op * timing.nodes_max
         self.gen_most: Duration = max(from_seconds(most), SECOND)
@@ -66,6 +68,14 @@ class Waiter:
     @property
     def late(self) -> bool:
         return self.last_run is not None and self.desk.now - self.last_run < self.desk.least
+
+    @property
+    def stands_for(self) -> RequestId:
+        """The token may come for this one unasked."""
+        seats, options = self.machine.seats, self.desk.options
+        if self.asked is None or not self.waiting or seats.leaving or not (options.hints and options.early):
+            return 0
+        return self.asked if seats.in_use < options.each else 0
 
     # --- the ticket --------------------------------------------------------------------------------------------------
 
@@ -104,10 +114,18 @@ class Waiter:
         else:
             self._send_to(holder, STEPS)
 
-    def queued(self, request: RequestId, patience: Duration) -> None:
+    def queued(self, request: RequestId, patience: Duration, keeper: NodeId = NOBODY) -> None:
         if self.asked is not None and request == self.asked:
             self.tries = 0
+            self.keeper, self.patience = keeper, patience
             self.desk.timer("want", self.desk.now + self.desk.jitter(min(patience, DAY)))
+
+    def departed(self, node: NodeId) -> None:
+        """Who keeps our ticket left, and may have found nobody to leave it to: ask soon, the fewer wait the sooner."""
+        if node == self.keeper and self.asked is not None:
+            self.keeper = NOBODY
+            soon = self.desk.rng.random() * (min(self.patience, DAY) // 32)
+            self.desk.timer("want", self.desk.now + self.desk.rto + round(soon))
 
     def offered(self) -> None:
         """An offer is on its way: we are in the token's queue."""
@@ -144,7 +162,10 @@ class Waiter:
         self.gen -= (self.gen - self.gen_most) // 20
 
     def _send(self) -> None:
-        self._send_to(self.desk.home, 0 if self.tries else STEPS)
+        if self.tries:
+            self._send_to(self.desk.home, 0)
+        else:
+            self._send_to(self.machine.seats.passed_to() or self.desk.home, STEPS)
 
     def _send_to(self, to: NodeId, steps: int) -> None:
         if self.asked is None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of
-from softmutex.core.algorithms.wandering.settings import BEAT, GRACE, PARKED_BEAT, PROBES, SLACK
+from softmutex.core.algorithms.wandering.settings import BEAT, GRACE, LAZY, PARKED_BEAT, PROBES, SLACK
 from softmutex.core.events import NOBODY, Duration, NodeId
 from softmutex.core.messages import Heard, Seen
 
@@ -85,6 +85,8 @@ class Watch:
         seat.sent_at = 0
         if self.desk.now < seat.quiet_until:
             self.desk.timer(("beat", seat.token.slot), seat.quiet_until)  # they know, and it never went away
+        elif seat.token.watch and self.desk.now - seat.came_at < LAZY:
+            self.desk.timer(("beat", seat.token.slot), self.desk.now + LAZY)  # it is on the move, and may go on at once
         else:
             self.beat(seat)
 
