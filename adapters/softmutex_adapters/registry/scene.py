@@ -30,7 +30,7 @@ REPORTS_A_SECOND = 200.0  # all members together; with more of them each one tel
 PACE_S = 0.5
 PACE_FULL_S = 600.0  # for those of whom no report is kept
 MUTEXES_MAX = 256
-SPANS_KEPT, MARKS_KEPT, GONE_KEPT = 4_000, 500, 200
+SPANS_KEPT, MARKS_KEPT, GONE_KEPT, EPOCHS_KEPT = 4_000, 500, 200, 4
 SPAN_S = 300.0  # what the timeline shows
 GONE_S = 600.0
 MEMBERS_SHOWN, MUTEXES_SHOWN, SPANS_SHOWN, MARKS_SHOWN, CLAIMS_SHOWN = 200, 24, 1_200, 200, 24
@@ -47,8 +47,7 @@ class Totals:
         self.waits, self.holds = [0] * BUCKETS, [0] * BUCKETS
         self.wait_max_s = self.hold_max_s = 0.0
         self.tokens: dict[int, tuple[int, int, str]] = {}  # slot -> epoch, hop, node
-        self.newest = (-1, -1)  # epoch, hop
-        self.newest_at = 0.0
+        self.newest: dict[int, tuple[int, float]] = {}  # epoch -> its highest hop, and when that was told
 
     def add(self, told: Json, before: Json, now: float) -> None:
         self.algorithm = told["algorithm"] or self.algorithm
@@ -63,14 +62,17 @@ class Totals:
             seen = (token["epoch"], token["hop"])
             if seen >= self.tokens.get(token["slot"], (-1, -1, ""))[:2]:
                 self.tokens[token["slot"]] = (*seen, token["at"])
-        newest = max([self.newest, *((one["epoch"], one["hop"]) for one in told["holding"] + told["tokens"])])
-        if newest > self.newest:
-            self.newest, self.newest_at = newest, now
+        for seen_here in told["holding"] + told["tokens"]:
+            epoch, hop = seen_here["epoch"], seen_here["hop"]
+            if hop > self.newest.get(epoch, (-1, 0.0))[0]:
+                self.newest[epoch] = (hop, now)
+        if len(self.newest) > EPOCHS_KEPT:
+            self.newest = {epoch: self.newest[epoch] for epoch in sorted(self.newest)[-EPOCHS_KEPT:]}
 
     def has_gone_on(self, hold: Json, told_at: float) -> bool:
-        """V4."""
-        is_older = (hold["epoch"], hold["hop"]) < self.newest
-        return is_older and told_at < self.newest_at and len(self.tokens) < 2
+        """V4. A token of another epoch does not come from this holder: it was made because this one was missed."""
+        hop, at = self.newest.get(hold["epoch"], (-1, 0.0))
+        return hold["hop"] < hop and told_at < at and len(self.tokens) < 2
 
 
 class Teller:
