@@ -164,7 +164,8 @@ class Crew:
                     await self._stirred.wait()
                 return result
         except TimeoutError:
-            raise RuntimeError(f"not within {PATIENCE_S:.0f} s: {what}") from None
+            last = "\n  ".join(f"{member.id:016x} {member.log[-2:]}" for member in self.members)
+            raise RuntimeError(f"not within {PATIENCE_S:.0f} s: {what}. What they said last:\n  {last}") from None
 
     def others(self, *members: Member) -> list[Member]:
         return [member for member in self.members if member not in members]
