@@ -53,7 +53,8 @@ def page(measured: Sequence[Tally]) -> Iterator[str]:
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f"<style>{STYLE}</style></head><body>"
     yield f"<h1>{escape(sentence(plan))}</h1>"
-    yield f'<p class="quiet">Scenario {plan.scenario}: {escape(SCENARIOS[plan.scenario])}. Measured, not simulated.</p>'
+    yield f'<p class="quiet">Scenario {plan.scenario}: {escape(SCENARIOS[plan.scenario])}. '
+    yield "Measured, not simulated. All subscribers were there, and had met, when the clock started.</p>"
     yield '<p class="key">' + "".join(
         f'<span><i style="background: var(--{kind})"></i>{label}</span>'
         for kind, label in (
