@@ -71,7 +71,7 @@ def ftp(served: Path) -> Iterator[str]:
 
     def serve() -> None:
         while not over.is_set():
-            server.serve_forever(timeout=0.05, blocking=False)
+            server.ioloop.loop(timeout=0.05, blocking=False)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -96,8 +96,8 @@ def run(ads: str, here: Path, environ: dict[str, str], *more: str) -> tuple[int,
     command = [*PLUGIN, "-infile", str(here / "in"), "-outfile", str(here / "out"), *more]
     ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
     assert not ran.stderr, ran.stderr
-    said = (here / "out").read_text().strip().split("\n\n")
-    return ran.returncode, [dict(line.split(" = ", 1) for line in each.splitlines()) for each in said if each]
+    said = (here / "out").read_text().splitlines()
+    return ran.returncode, [dict(re.findall(r'(\w+) = ("(?:[^"\\]|\\.)*"|[^;\]]+?) ?[;\]]', each)) for each in said]
 
 
 def test_it_says_what_it_can_do():

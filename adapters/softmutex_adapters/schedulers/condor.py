@@ -101,7 +101,8 @@ def write_ad(went: Went, upload: bool) -> str:
     }
     if went.error:
         lines["TransferError"] = quoted(went.error)
-    return "".join(f"{name} = {value}\n" for name, value in lines.items()) + "\n"
+    inside = "; ".join(f"{name} = {value}" for name, value in lines.items())
+    return f"[ {inside} ]\n"  # the old spelling, a line each, is not read back by HTCondor 23
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------
