@@ -197,6 +197,7 @@ class Handover:
         self._standing = 0  # the request that we stand for
         self._retired: dict[int, int] = {}  # requests that we stood for, and the nonce of the commit we took, or 0
         self._retired_to = 0  # the last of them
+        self._forgotten_to = 0
         self._owed: dict[tuple[NodeId, int], tuple[int, tuple[Instant, int]]] = {}  # DONEs that wait: reply, key
 
     # --- what the algorithm wants ------------------------------------------------------------------------------------
@@ -491,12 +492,12 @@ class Handover:
 
     def _answer_at_once(self, name: tuple[NodeId, int], question: Commit | Ask, out: list[Effect]) -> None:
         request = question.reply - STANDING
-        if request == self._standing:
+        if request == self._standing or request > max(self._standing, self._retired_to):
             self._retire(request, 0)
-        if request not in self._retired:
+        if request <= self._forgotten_to and request not in self._retired:
             self._drop(name[0], question, out)
-        else:
-            taken = self._retired[request] == question.nonce
+        else:  # one that is not there was passed over: it never stood, and never will
+            taken = self._retired.get(request, 0) == question.nonce
             out.append(Send(name[0], (Done if taken else Void)(question.nonce, question.reply)))
 
     def _retire(self, request: int, taken: int) -> None:
@@ -506,7 +507,9 @@ class Handover:
         self._retired_to = max(self._retired_to, request)
         self._standing = 0
         if len(self._retired) > self.MEMORY:
-            del self._retired[next(iter(self._retired))]
+            forgotten = next(iter(self._retired))
+            del self._retired[forgotten]
+            self._forgotten_to = max(self._forgotten_to, forgotten)
 
     def _pay(self, nonce: int, out: list[Effect]) -> None:
         """DONE, for what was committed to us at once; late, since the token's return would say it, too."""

@@ -66,6 +66,7 @@ class NodeState(NamedTuple):
     standing: int
     retired: tuple[tuple[Any, ...], ...]
     retired_to: int
+    forgotten_to: int
     owed: tuple[tuple[Any, ...], ...]
     timers: tuple[TimerName, ...]
 
@@ -73,7 +74,7 @@ class NodeState(NamedTuple):
 class Act(NamedTuple):
     """Something that can happen at a node."""
 
-    what: str  # give, offer_early, commit, withdraw, deliver, refuse, fire, late, renounce, stand, sit, at once
+    what: str  # give, offer_early, commit, withdraw, deliver, refuse, fire, late, renounce, stand, skip, sit, at once
     node: NodeId
     about: Any = None
 
@@ -206,6 +207,8 @@ class Explorer:
             yield Act("sit", node)
         elif state.retired_to < self.bounds.stands:
             yield Act("stand", node)
+            if state.retired_to + 1 < self.bounds.stands:
+                yield Act("skip", node)
         if self.bounds.offers and state.held is not None and not state.outgoing:
             for other in self.members:
                 if other != node:
@@ -301,7 +304,7 @@ class Explorer:
     # --- one node ----------------------------------------------------------------------------------------------------
 
     def _fresh(self, node: NodeId) -> NodeState:
-        return NodeState(TOKEN if node == 1 else None, 0, node * 1000, (), (), (), 0, (), 0, (), ())
+        return NodeState(TOKEN if node == 1 else None, 0, node * 1000, (), (), (), 0, (), 0, 0, (), ())
 
     def _intern(self, state: NodeState) -> int:
         if state not in self.node_ids:
@@ -345,10 +348,11 @@ class Explorer:
         if act.what == "fire":
             timers.remove(act.about)
         sent = 0
-        if act.what == "stand":
+        if act.what in ("stand", "skip"):
             for other in self.members:
                 if other != node:
-                    sent |= self._post(Posted("Want", node, other, Want(node, handover._standing, False, 0)))
+                    for request in range(state.retired_to + 1, handover._standing + 1):
+                        sent |= self._post(Posted("Want", node, other, Want(node, request, False, 0)))
         for effect in out:
             match effect:
                 case Send(to, message):
@@ -385,6 +389,8 @@ class Explorer:
                 handover.renounce(out)
             case "stand":
                 handover.stand(state.retired_to + 1)
+            case "skip":  # this request is served without; one learns of it all the same
+                handover.stand(state.retired_to + 2)
             case "sit":
                 handover.stand(0)
             case "at once":
@@ -413,6 +419,7 @@ class Explorer:
         handover._promises.update(state.promises)
         handover._settled.update(state.settled)
         handover._standing, handover._retired_to = state.standing, state.retired_to
+        handover._forgotten_to = state.forgotten_to
         handover._retired.update(state.retired)
         handover._owed.update(state.owed)
         return handover
@@ -432,6 +439,7 @@ class Explorer:
             handover._standing,
             tuple(handover._retired.items()),
             handover._retired_to,
+            handover._forgotten_to,
             tuple(handover._owed.items()),
             tuple(timers),
         )

@@ -296,6 +296,10 @@ class Seats:
         waiter = self.machine.waiter
         request = next(iter(waiter.waiting))
         direct = not seat.token.more and self.desk.options.hints
+        if any(ticket.node == self.desk.me for ticket in seat.token.queue):  # it stands for this one now
+            mine = Ticket(self.desk.me, request)
+            queue = tuple(mine if ticket.node == mine.node else ticket for ticket in seat.token.queue)
+            seat.token = seat.token._replace(queue=queue)
         if direct and not self.add(seat, (Ticket(self.desk.me, request),)):
             waiter.noted(request)
         else:
