@@ -146,7 +146,7 @@ class Peers:
     def heard(self, sender: NodeId, source: str) -> Peer | None:
         """A frame of `sender` for this very life came from `source`. None where there is no room for one more."""
         if sender in self._parted:
-            return Peer(sender, source)
+            return None if self._is_banned(sender) else Peer(sender, source)
         peer = self.table.get(sender) or self._newcomer(sender, source)
         if peer is not None:
             peer.address = source
@@ -257,6 +257,7 @@ class Peers:
         self._life.tell("certificates", f"{who} {why}. It is ignored until that is mended.", once=f"certificate {id}")
         if self._life.vouching is not None and self._life.vouching.required:
             self._life.vouching.senders.pop(id, None)
+            self._parted.pop(id, None)
             self._remove([id])
 
     # --- suspicion --------------------------------------------------------------------------------------------------
@@ -361,7 +362,8 @@ class Peers:
             case Pong() if to_me:
                 self.heard(sender, source)
             case Bye() if to_me:
-                self._part(sender)
+                if sender in self.table or not self._requires_identity():  # or a farewell would be a way in
+                    self._part(sender)
                 self._remove([sender])
             case _:
                 return False

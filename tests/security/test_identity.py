@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from softmutex_adapters.registry.bans import BANS_MAX
@@ -14,7 +15,8 @@ from softmutex_adapters.registry.certificates import CERTIFICATE_S, Certificates
 from softmutex_adapters.registry.guard import Tokens
 
 from softmutex import AcquireTimeout, ConfigError, Node, NodeClosed
-from softmutex.core.messages import KINDS
+from softmutex.core.events import Token
+from softmutex.core.messages import KINDS, Bye, Want
 from softmutex.core.wire import _BY_CLASS, MAX_FRAME, MAX_MUTEX, SMALLEST, TAG_SIZE
 from softmutex.runtime import identity, keyfile
 from softmutex.runtime.identity import ATTESTATION_MAX, CLOCK_SLACK_S, SIGNED
@@ -107,7 +109,11 @@ async def test_members_with_certificates_meet_and_hand_over(registry: Inside, tm
 def test_every_signed_frame_fits_whatever_is_in_it():
     largest = max(_BY_CLASS[cls].wire_type.largest for cls in SIGNED)
     assert SMALLEST + MAX_MUTEX + largest + ATTESTATION_MAX + TAG_SIZE <= MAX_FRAME
-    assert {KINDS[1][1], KINDS[4][1]} == identity.HAND_OVERS
+
+
+def test_whatever_carries_a_token_is_signed():
+    carriers = {cls for _, cls in KINDS.values() if Token in get_type_hints(cls).values()}
+    assert carriers == identity.HAND_OVERS <= SIGNED
 
 
 async def test_who_has_the_key_and_no_identity_is_not_taken_in_and_is_told_of_once(
@@ -123,6 +129,33 @@ async def test_who_has_the_key_and_no_identity_is_not_taken_in_and_is_told_of_on
                 raise AssertionError("it came by the token")
     assert caplog.text.count("plain at") == 1
     assert "shows no certificate, and this node requires one" in caplog.text
+
+
+async def test_a_farewell_is_no_way_in_for_who_is_not_vouched_for_or_banned(registry: Inside, tmp_path: Path):
+    """Who said farewell is still listened to for a moment: only those who were members."""
+    plain = {"identity": None, "require_identity": None}
+    async with (
+        member(registry, tmp_path, "a") as a,
+        member(registry, tmp_path, "plain", **plain) as stranger,
+        a.mutex("x").hold(timeout=60),
+    ):
+        life = stranger.life()
+        await until(lambda: life.peers.is_listed(a.address))
+        for message in (Bye(), Want(stranger.id, 1, False, 3)):
+            life.transmit(a.id, "x", message, a.address)
+        before = a.statistics().dropped.get("no identity", 0)
+        await until(lambda: a.statistics().dropped.get("no identity", 0) > before)
+        assert "WANT" not in a.mutex("x").statistics().received
+    async with member(registry, tmp_path, "a", **plain) as a, member(registry, tmp_path, "bad", **plain) as bad:
+        await until(lambda: names(a) == {"bad"} and names(bad) == {"a"})
+        life, left = bad.life(), a.life().peers._parted
+        life.transmit(a.id, "", Bye(), a.address)
+        await until(lambda: bad.id in left)
+        await registry.call("PUT", f"/v1/groups/lab/banned/{bad.id:016x}")
+        await until(lambda: bad.id in a.life().peers.banned)
+        before = a.statistics().dropped.get("not addressed", 0)
+        life.transmit(a.id, "x", Want(bad.id, 1, False, 3), a.address)
+        await until(lambda: a.statistics().dropped.get("not addressed", 0) > before)
 
 
 async def test_where_none_is_required_members_with_and_without_work_together(registry: Inside, tmp_path: Path):

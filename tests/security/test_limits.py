@@ -161,6 +161,26 @@ async def test_a_leaver_says_farewell_to_so_many(
         assert a.statistics().transport["sent"] - before == 2
 
 
+async def test_of_those_who_left_so_many_are_remembered(
+    no_leaks: None, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(peers, "PARTED_MAX", 3)
+    stranger = network.transport("stranger")
+    await stranger.open()
+    async with listed_node(network, Listed(), "a") as a:
+        for id in range(1, 9):
+            stranger.send("a", encode(Frame(id, a.id, "", Pong(1))))
+            stranger.send("a", encode(Frame(id, a.id, "", Bye())))
+        await until(lambda: len(a.life().peers._parted) == 3 and a.peers() == ())
+        stranger.send("a", encode(Frame(8, a.id, "", Pong(1))))  # sent before it left, and comes late
+        stranger.send("a", encode(Frame(1, a.id, "", Pong(1))))
+        await until(lambda: a.life().members == sorted([1, a.id]))
+        assert len(a.life().peers._parted) <= 3
+        stranger.send("a", encode(Frame(1, a.id, "", Bye())))
+        await until(lambda: a.peers() == ())
+    await stranger.aclose()
+
+
 async def test_one_mutex_too_many_is_refused(no_leaks: None, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(node, "SEATS_MAX", 2)
     async with node_on(network) as one:
