@@ -7,7 +7,8 @@ Every member takes part in every mutex of its group. So a node needs a machine i
     alone: FOUNDER, at once                             DESCRIBE --> its sender --DESCRIPTION(terms)--> a machine
     a few others, all known: ask them all                (messages that come meanwhile are kept, a few)
        nobody has heard of it --> FOUNDER
-       somebody has, or is silent --> listen first
+       somebody of a lower id asks as well --> wait for its word, then listen
+       somebody has, is silent, or dies before it answers --> listen first
     many, or perhaps not all known --> listen first
 
 The naive way, a newcomer that hears nothing for a while and makes a token, makes the second one whenever the network is
@@ -15,7 +16,9 @@ slow at that moment. The naive remedy, always to listen long, makes the first us
 
 F1  Of two nodes that open a mutex at once and know each other at most one founds: before it asks, each is marked as
     asking; of two that meet so, the one of the higher id stands back. (The membership says whether it shows everybody
-    who joined before: `complete`.)
+    who joined before: `complete`.) Nor does anybody found to whom a machine has spoken of that mutex.
+F3  Who stood back starts when the other has decided: a listener that looks for a token meanwhile would find none, and
+    make one beside the founder's.
 F2  What is kept for a mutex that is not described yet is bounded, and forgotten after INTRODUCTION.
 """
 
@@ -38,6 +41,7 @@ log = logging.getLogger("softmutex")
 ASKED_MAX = 32  # a larger group is not asked: whoever is new listens first
 ANSWER = from_seconds(0.1)  # after this it is asked again, after twice this once more
 ROUNDS = 3
+STOOD_BACK = from_seconds(1.0)  # who waits for another's word waits no longer: it may have died
 INTRODUCTION = from_seconds(2.0)
 UNDESCRIBED_MAX = 64
 KEPT_MAX = 8
@@ -46,10 +50,12 @@ KEPT_MAX = 8
 class Inquiry:
     """Who has not said yet whether it knows of this mutex."""
 
-    __slots__ = ("rounds", "seat", "silent")
+    __slots__ = ("others", "rounds", "seat", "silent", "stood_back")
 
     def __init__(self, seat: Seat, silent: set[NodeId]) -> None:
         self.seat = seat
+        self.others: dict[NodeId, None] = {}  # who asks as well, and may wait for our word
+        self.stood_back = False
         self.silent = silent
         self.rounds = 0
 
@@ -90,11 +96,8 @@ class Founding:
 
     def _ask(self, inquiry: Inquiry) -> None:
         life, seat = self._life, inquiry.seat
-        inquiry.silent &= life.peers.table.keys()  # who left meanwhile has nothing to say
-        if not inquiry.silent:
-            self._conclude(inquiry, founder=True)
-            return
-        if inquiry.rounds == ROUNDS:
+        gone = not inquiry.silent <= life.peers.table.keys()  # it may have had the token, and others wait for it
+        if gone or inquiry.stood_back or inquiry.rounds == ROUNDS:
             self._conclude(inquiry, founder=False)
             return
         for id in sorted(inquiry.silent):
@@ -105,7 +108,15 @@ class Founding:
     def _conclude(self, inquiry: Inquiry, founder: bool) -> None:
         if self._inquiries.pop(inquiry.seat.name, None) is inquiry:
             self._life.timers.cancel(("inquiry", inquiry.seat.name))
-            self._start(inquiry.seat, founder)
+            spoken_to = any(isinstance(event, Received) for event in inquiry.seat.backlog)
+            self._start(inquiry.seat, founder and not spoken_to)
+            for other in inquiry.others:
+                self._life.transmit(other, inquiry.seat.name, inquiry.seat.terms.describe(Standing.KNOWN))
+
+    def _stand_back(self, inquiry: Inquiry) -> None:
+        inquiry.stood_back = True
+        at = self._life.now() + STOOD_BACK
+        self._life.timers.set(("inquiry", inquiry.seat.name), at, self._ask, inquiry)
 
     def _start(self, seat: Seat, founder: bool) -> None:
         seat.started = True
@@ -139,6 +150,11 @@ class Founding:
 
     def received(self, sender: NodeId, name: str, message: Message) -> bool:
         if isinstance(message, Describe):
+            inquiry = self._inquiries.get(name)
+            if message.founding and inquiry is not None:
+                inquiry.others[sender] = None
+                if sender < self._life.id and not inquiry.stood_back:
+                    self._stand_back(inquiry)  # it may have come after we asked, and counts on that
             self._life.transmit(sender, name, self._describe(name))
         elif isinstance(message, Description):
             self._on_description(sender, name, message)
@@ -157,12 +173,19 @@ class Founding:
         if inquiry is not None:
             if self._is_refused(inquiry, sender, said):
                 return
-            if said.standing is Standing.UNKNOWN or (said.standing is Standing.ASKING and sender > self._life.id):
+            if said.standing is Standing.KNOWN:
+                self._conclude(inquiry, founder=False)
+                return
+            if said.standing is Standing.ASKING:
+                inquiry.others[sender] = None
+            if inquiry.stood_back:
+                return
+            if said.standing is Standing.ASKING and sender < self._life.id:
+                self._stand_back(inquiry)
+            else:
                 inquiry.silent.discard(sender)
                 if not inquiry.silent:
                     self._conclude(inquiry, founder=True)
-            else:
-                self._conclude(inquiry, founder=False)
             return
         seat = self._life.seats.get(name)
         if seat is not None:

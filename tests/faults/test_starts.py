@@ -69,7 +69,6 @@ def test_dead_addresses_in_the_list_cost_the_living_nothing(tmp_path: Path):
     assert_alone(stays(tmp_path))
 
 
-@pytest.mark.xfail(strict=False, reason="known gap: of many that start at one moment, some make a token anew")
 def test_many_that_start_at_the_same_moment_make_one_token(tmp_path: Path):
     with group(tmp_path, [{} for _ in range(12)]) as workers:
         for worker in workers:

@@ -64,6 +64,40 @@ async def test_of_many_that_start_at_once_one_founds():
 
 
 @in_virtual_time
+async def test_of_many_that_know_each_other_and_open_at_once_one_founds_and_nothing_is_made_anew():
+    network = MemoryNetwork(seed=3, delay=0.005, jitter=0.004)
+    nodes = [node_on(network, name=f"n{number}") for number in range(20)]
+    await asyncio.gather(*(node.open() for node in nodes))
+    await asyncio.sleep(1)
+
+    async def use(node: Node) -> int:
+        async with node.mutex("x").hold(timeout=60) as hold:
+            await asyncio.sleep(0.1)
+            return hold.epoch
+
+    assert set(await asyncio.gather(*map(use, nodes))) == {1}
+    assert generated(*nodes) == 1
+    await asyncio.gather(*(node.close() for node in nodes))
+
+
+@in_virtual_time
+async def test_who_sees_the_one_that_it_asked_die_does_not_found():
+    """The dead may have had the token: what is made in its place is of a later epoch."""
+    network = MemoryNetwork()
+    stranger = Stranger(network.transport("stranger"), 4711)
+    await stranger.open()
+    async with node_on(network, leave_timeout=0.1) as node:
+        stranger.transport.send(node.address, encode(Frame(stranger.id, node.id, "y", Describe(founding=False))))
+        await until(node.peers)
+        asking = asyncio.create_task(_enter(node.mutex("x")))
+        await stranger.hear(Describe)
+        node.life().peers._remove([stranger.id])
+        await asking
+        assert node.life().seats["x"].machine.view().epoch > 1
+    await stranger.close()
+
+
+@in_virtual_time
 async def test_nobody_founds_while_somebody_who_might_know_is_silent():
     network = MemoryNetwork()
     async with node_on(network) as a, node_on(network) as b:

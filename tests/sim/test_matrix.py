@@ -14,8 +14,9 @@ PAPERS = ("adaptive", "sandwich", "random-access")
 
 
 # Where a hold is not told of another as it should be: in how many runs in a hundred, at most. Links that take seconds
-# make "how long ago" vague for longer than anybody asks; in a storm the nodes die that remember.
-EVIDENCE_MISSED_AT_MOST = {"clogged-links": 3, "storm": 3}
+# make "how long ago" vague for longer than anybody asks; in a storm the nodes die that remember; of three questions to
+# a node four in ten messages are lost each way, for as long as it remembers.
+EVIDENCE_MISSED_AT_MOST = {"clogged-links": 3, "loss-40": 3, "storm": 4}
 
 
 @pytest.mark.slow

@@ -121,8 +121,9 @@ class Inquirer:
         inquiry.tries = 0
         for node in desk.homes(2):
             self._add(inquiry, node)
-        for node in desk.random_others(SAMPLE):
-            self._add(inquiry, node, PROBES - FEW)
+        everybody = len(desk.members) <= 4 * SAMPLE  # a small group is asked whole, and nobody's silence counts lightly
+        for node in desk.random_others(4 * SAMPLE if everybody else SAMPLE):
+            self._add(inquiry, node, 0 if everybody else PROBES - FEW)
         if not self._promise(inquiry.slot, desk.me):
             inquiry.refused = True
 

@@ -104,6 +104,11 @@ class Ledger:
             new.count = use.number
         return new
 
+    def last_seen(self) -> list[Place]:
+        """Where the tokens went that were here: a home that believes them here would miss them when we leave."""
+        places = {visit.place.slot: visit.after for visit in self.visits}
+        return [place for place in places.values() if place is not None]
+
     # --- what others ask ---------------------------------------------------------------------------------------------
 
     def recalled(self, sender: NodeId, recall: Recall) -> None:

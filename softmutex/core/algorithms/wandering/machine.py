@@ -326,8 +326,12 @@ class Wandering:
         self.handover.renounce(self.desk.out)
         for seat in list(self.seats.by_slot.values()):
             self.seats.advance(seat)
-        if self.heir != self.desk.me and (self.registrar.ready or self.registrar.late or self.registrar.posts):
+        if self.heir == self.desk.me:
+            return
+        if self.registrar.ready or self.registrar.late or self.registrar.posts:
             self.registrar.hand_over(self.heir)
+        for place in self.ledger.last_seen():
+            self.desk.post(self.heir, Bequest(place, ()))
 
     @property
     def heir(self) -> NodeId:
