@@ -125,8 +125,9 @@ def number(value: float, unit: str) -> str:
 
 
 def _pictures(asks: Sequence[Ask], measured: Measured) -> list[Panel]:
-    """What each helper is for, at the largest size that has all columns: the rows in which they differ."""
-    nodes = max((each.nodes for each in asks if each.variant != AS_IT_IS), default=0)
+    """What each helper is for, at the size at which they differ most: the rows in which they do."""
+    sizes = {each.nodes for each in asks if each.variant != AS_IT_IS}
+    nodes = SIZES[1] if SIZES[1] in sizes else max(sizes, default=0)
     panels = []
     for name, at, title in (
         ("recovery", 3, "in use while a holder is killed each 20 s"),
