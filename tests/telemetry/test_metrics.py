@@ -85,7 +85,7 @@ async def test_messages_stay_counted_when_their_node_is_closed(here: Node, there
     await use(here.mutex("x"))
     await use(there.mutex("x"))
     before = kept.sum("softmutex.messages")
-    assert kept.sum("softmutex.messages", kind="TOKEN", node="here") >= 1
+    assert kept.sum("softmutex.messages", kind="COMMIT", node="here") >= 1
     await there.close()
     assert kept.sum("softmutex.messages") >= before > 0
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
 WAIT, HOLD, HANDOVER = "softmutex.wait", "softmutex.hold", "softmutex.handover"
-OFFER = "TOKEN"  # the message with which a hand-over begins
+OFFERS = ("TOKEN", "COMMIT")  # the message with which a hand-over begins, where it is sent after the release
 PACKED_BYTES = 25
 EARLY_NEWS_MAX = 64
 
@@ -194,7 +194,7 @@ class Spans:
 
     def _offered(self, seen: Observation) -> None:
         last = self._let_go.get((seen.node, seen.mutex))
-        if last is not None and not last.offered_at_ns and seen.values["kind"] == OFFER:
+        if last is not None and not last.offered_at_ns and seen.values["kind"] in OFFERS:
             last.offered_at_ns = time.time_ns()
 
     def _handed_over(self, seen: Observation) -> None:
