@@ -1,0 +1,50 @@
+"""The application of a Celery worker of the tests. Broker and results: the Redis that REDIS_URL names."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
+from softmutex_adapters.schedulers.celery import SoftMutexAgent, in_turn
+
+from tests.schedulers.contract import transfer
+
+app = Celery("tests", broker=os.environ["REDIS_URL"], backend=os.environ["REDIS_URL"])
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    worker_prefetch_multiplier=1,
+    worker_hijack_root_logger=False,
+    task_track_started=True,
+)
+app.steps["worker"].add(SoftMutexAgent)
+
+
+@app.task(**in_turn("transfers", wait=0.5))
+def patient(log: str, seconds: float) -> None:
+    transfer(log, seconds)
+
+
+@app.task(**in_turn("transfers", wait=0.3, give_up=0.3))
+def hurried(log: str, seconds: float) -> None:
+    transfer(log, seconds)
+
+
+@app.task(soft_time_limit=2, **in_turn("transfers"))
+def limited(log: str) -> str:
+    try:
+        transfer(log, 600.0)
+    except SoftTimeLimitExceeded:
+        return "stopped"
+    return "done"
+
+
+@app.task(bind=True, max_retries=1, **in_turn("transfers", wait=0.2))
+def failing(self, marks: str) -> None:  # type: ignore[no-untyped-def]
+    """Fails once of its own, however often it had to wait for its turn."""
+    with open(marks, "a") as file:
+        file.write(f"{self.request.retries}\n")
+    if not self.request.retries:
+        raise self.retry(countdown=0.1)
+    time.sleep(0)

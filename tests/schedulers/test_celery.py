@@ -1,0 +1,166 @@
+"""Celery with a real Redis: two workers, each kind of pool."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.schedulers.contract import Outcome, SchedulerContract, Site, is_in, visits, wait_until
+
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = [pytest.mark.needs("redis-server"), pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def celery_tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The application, with its broker running."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    here = tmp_path_factory.mktemp("redis")
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(here)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as redis:
+        os.environ["REDIS_URL"] = f"redis://127.0.0.1:{port}/0"
+        try:
+            wait_until(lambda: answers(port), "redis does not answer")
+            yield importlib.import_module("tests.schedulers.celery_app")
+        finally:
+            del os.environ["REDIS_URL"]
+            redis.terminate()
+
+
+def answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+class CelerySite:
+    def __init__(self, tasks: Any, log: Path, pool: str) -> None:
+        self.tasks = tasks
+        self._log = log
+        self._results: list[Any] = []
+        name = f"{pool}-{os.getpid()}-{log.parent.name}"
+        self.queues = [f"{name}-{number}" for number in range(2)]
+        environ = {**os.environ, "SOFTMUTEX_GROUP": name[:60]}
+        self._workers = []
+        for queue in self.queues:
+            command = [sys.executable, "-m", "celery", "-A", "tests.schedulers.celery_app", "worker", "-Q", queue]
+            command += [
+                "-n",
+                f"{queue}@%h",
+                "--pool",
+                pool,
+                "-c",
+                "2",
+                "--without-gossip",
+                "--without-mingle",
+                "-l",
+                "INFO",
+            ]
+            with (log.parent / "workers").open("ab") as out:
+                self._workers.append(
+                    subprocess.Popen(command, cwd=ROOT, env=environ, stdout=out, stderr=out, start_new_session=True)
+                )
+
+    def wait_until_ready(self) -> None:
+        def ready() -> bool:
+            found = self.tasks.app.control.ping(timeout=0.5)
+            return sum(any(queue in name for queue in self.queues) for each in found for name in each) == 2
+
+        try:
+            wait_until(ready, "the workers do not start")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{(self._log.parent / 'workers').read_text()}") from None
+
+    def send(self, task: Any, worker: int, *arguments: Any) -> int:
+        self._results.append(task.apply_async(arguments, queue=self.queues[worker]))
+        return len(self._results) - 1
+
+    def submit(self, worker: int, seconds: float, timeout_s: float | None = None) -> int:
+        task = self.tasks.patient if timeout_s is None else self.tasks.hurried
+        return self.send(task, worker, str(self._log), seconds)
+
+    def result(self, job: int) -> Any:
+        return self._results[job]
+
+    def outcome(self, job: int) -> Outcome | None:
+        result = self._results[job]
+        if not result.ready():
+            return None
+        return Outcome(result.successful(), "" if result.successful() else repr(result.result))
+
+    def kill(self, worker: int) -> None:
+        os.killpg(self._workers[worker].pid, signal.SIGKILL)
+        self._workers[worker].wait()
+
+    def close(self) -> None:
+        for number, worker in enumerate(self._workers):
+            if worker.poll() is None:
+                self.kill(number)
+
+
+class Celery(SchedulerContract):
+    pool = ""
+
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> Path:
+        return tmp_path / "visits"
+
+    @pytest.fixture
+    def site(self, celery_tasks: Any, log: Path) -> Iterator[Site]:
+        site = CelerySite(celery_tasks, log, self.pool)
+        try:
+            site.wait_until_ready()
+            yield site
+        finally:
+            site.close()
+
+
+class TestPrefork(Celery):
+    pool = "prefork"
+
+    def test_a_task_that_is_revoked_while_it_runs_gives_the_mutex_back(self, site: CelerySite, log: Path):
+        first = site.submit(0, 600.0)
+        wait_until(lambda: is_in(log), "the first did not begin")
+        second = site.submit(1, 0.1)
+        site.result(first).revoke(terminate=True, signal="SIGKILL")
+        wait_until(lambda: site.outcome(second), "the mutex was not given back")
+        assert site.outcome(second) == (True, "")
+
+    def test_a_soft_time_limit_gives_the_mutex_back(self, site: CelerySite, log: Path):
+        limited = site.send(site.tasks.limited, 0, str(log))
+        wait_until(lambda: is_in(log), "the first did not begin")
+        second = site.submit(1, 0.1)
+        wait_until(lambda: site.outcome(second) and site.outcome(limited), "the mutex was not given back")
+        assert site.result(limited).result == "stopped"
+        assert site.outcome(second) == (True, "")
+
+    def test_waiting_occupies_no_worker_and_costs_no_retry_of_the_tasks_own(self, site: CelerySite, log: Path):
+        holder = site.submit(0, 4.0)
+        wait_until(lambda: is_in(log), "the first did not begin")
+        marks = log.parent / "marks"
+        failing = site.send(site.tasks.failing, 1, str(marks))
+        wait_until(lambda: site.result(failing).state == "RETRY", "it waits in the worker")
+        wait_until(lambda: site.outcome(failing) and site.outcome(holder), "they do not end")
+        assert site.outcome(failing) == (True, "")
+        assert marks.read_text().split() == ["0", "1"]
+        assert len(visits(log)) == 1
+
+
+class TestThreads(Celery):
+    pool = "threads"
+
+
+class TestSolo(Celery):
+    pool = "solo"
