@@ -197,7 +197,7 @@ class Handover:
         self._standing = 0  # the request that we stand for
         self._retired: dict[int, int] = {}  # requests that we stood for, and the nonce of the commit we took, or 0
         self._retired_to = 0  # the last of them
-        self._forgotten_to = 0
+        self._forgotten_to = 0  # nothing is said of those up to here that are not remembered
         self._owed: dict[tuple[NodeId, int], tuple[int, tuple[Instant, int]]] = {}  # DONEs that wait: reply, key
 
     # --- what the algorithm wants ------------------------------------------------------------------------------------
@@ -481,7 +481,8 @@ class Handover:
         self._proven(commit.token, out)
         self._forgive(name[0], commit.token, out)
         request = commit.reply - STANDING
-        stands = bool(request) and request == self._standing
+        # An earlier request that was served by another way does as well: it is one node that waits.
+        stands = self._forgotten_to < request <= self._standing and request not in self._retired
         if not stands or commit.token.hop >= MAX_HOP or self._find(commit.token) is not None:
             self._answer_at_once(name, commit, out)
             return None
@@ -492,12 +493,12 @@ class Handover:
 
     def _answer_at_once(self, name: tuple[NodeId, int], question: Commit | Ask, out: list[Effect]) -> None:
         request = question.reply - STANDING
-        if request == self._standing or request > max(self._standing, self._retired_to):
+        if request > self._forgotten_to and request not in self._retired:
             self._retire(request, 0)
-        if request <= self._forgotten_to and request not in self._retired:
+        if request not in self._retired:
             self._drop(name[0], question, out)
-        else:  # one that is not there was passed over: it never stood, and never will
-            taken = self._retired.get(request, 0) == question.nonce
+        else:
+            taken = self._retired[request] == question.nonce
             out.append(Send(name[0], (Done if taken else Void)(question.nonce, question.reply)))
 
     def _retire(self, request: int, taken: int) -> None:
@@ -505,7 +506,8 @@ class Handover:
             raise InvariantBreach(f"node {self._me} stands for request {request} twice")  # S1
         self._retired[request] = taken
         self._retired_to = max(self._retired_to, request)
-        self._standing = 0
+        if request == self._standing:
+            self._standing = 0
         if len(self._retired) > self.MEMORY:
             forgotten = next(iter(self._retired))
             del self._retired[forgotten]

@@ -180,7 +180,12 @@ class Seats:
     def add(self, seat: Seat, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
         """Put tickets into the token's queue: no node twice. Those that do not fit are given back."""
         queue = list(seat.token.queue)
-        nodes = {ticket.node for ticket in queue}
+        nodes = {ticket.node: i for i, ticket in enumerate(queue)}
+        for ticket in tickets:  # one that waits already, for a later request by now
+            at = nodes.get(ticket.node, -1)
+            if at >= 0 and queue[at].request < ticket.request:
+                queue[at] = ticket
+                seat.token = seat.token._replace(queue=tuple(queue))
         new = [ticket for ticket in self.desk.living(tickets) if ticket.node not in nodes]
         strangers: list[Ticket] = []
         if len(queue) + len(new) > QUEUE:  # those whom this node can serve come first
@@ -290,6 +295,9 @@ class Seats:
         self._invite(seat)
         if waiter.waiting:
             self.queue_self(seat)
+        elif any(ticket.node == self.desk.me for ticket in seat.token.queue):  # all are served
+            queue = tuple(ticket for ticket in seat.token.queue if ticket.node != self.desk.me)
+            seat.token = seat.token._replace(queue=queue)
 
     def queue_self(self, seat: Seat) -> None:
         """More requests wait here than one turn serves: a ticket behind the others'."""
