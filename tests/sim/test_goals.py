@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from softmutex.cli import main
-from softmutex.sim import goals, goals_queue, goals_table, papers, subscribers
+from softmutex.core.events import SECOND
+from softmutex.sim import Scenario, goals, goals_queue, goals_table, papers, simulate, subscribers
 from softmutex.sim.goals import AS_IT_IS, ROWS, VARIANTS, Ask, measure
 from softmutex.sim.goals_queue import SERVICE_S, mean_wait_s, wait_at_s, waited_at_most
 from softmutex.sim.papers_cells import FULL, QUICK, Effort, Verdict
@@ -37,10 +39,12 @@ def test_each_row_measures_as_many_numbers_as_it_names(row: str):
     assert all(value >= 0 for value in values)
 
 
-def test_what_nobody_recovered_from_is_not_left_out():
-    lost = measure(Ask("recovery", 300, "no watch", 200.0))
-    assert lost[1] > 30  # p99, seconds
-    assert lost[3] < 60  # % in use
+@pytest.mark.parametrize(("open_s", "counted"), [(0, [3]), (5, [3]), (50, [3, 50])])
+def test_what_nobody_recovered_from_is_not_left_out(open_s: int, counted: list[int]):
+    """Unless it had just begun when the run ended."""
+    run = simulate(Scenario(nodes=3, duration_s=1.0))
+    lost = dataclasses.replace(run, recoveries_ns=(3 * SECOND,), bereft_ns=open_s * SECOND)
+    assert goals._outages_ns(lost) == [each * SECOND for each in counted]
 
 
 def test_without_hints_a_rare_request_costs_a_walk():
