@@ -15,7 +15,8 @@ or signed. Here a frame has one spelling, every part has a bound, and whatever e
     key id           0: not sealed. There is no tag and the counter is 0. 1..255: sealed with the group key of this id
                      (`runtime/sealing.py`); the body is encrypted, the header is not, but nobody can change it unseen.
     sender           the node that sends, never 0.
-    counter          of sealed frames: how many frames this sender has sealed before.
+    counter          of sealed frames: how many frames this sender has sealed before. With bit 63 set a certificate and
+                     a signature precede the body (`runtime/identity.py`).
     receiver         the node that is meant, or 0: whoever gets it (greetings).
     mutex            its name in UTF-8, at most 64 bytes; empty: the message concerns the node as a whole.
     kind, fields     which message (`KINDS` in `messages.py`), then its fields in order of declaration.
