@@ -14,6 +14,7 @@ worker runs these, one after the other, as if it was alone.
 
 import os
 import shutil
+import signal
 import subprocess
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Generator
@@ -126,6 +127,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for number in (signal.SIGINT, signal.SIGQUIT):  # a shell's background job ignores them, and so would all we start
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     config.stash[NEEDS] = Needs()
 
 
