@@ -206,7 +206,7 @@ def crew(*options: Callable[[Sequence[Worker]], dict[str, Any]]) -> Iterator[lis
             worker.ends()
 
 
-def phase(workers: Sequence[Worker], during: Callable[[], None]) -> Figures:
+def phase(workers: Sequence[Worker], during: Callable[[], object]) -> Figures:
     """What they waited while something happened, both hops of it: to the other one and back."""
     before = [worker.tells() for worker in workers]
     began = time.perf_counter()
@@ -276,7 +276,7 @@ def measure_flood(rounds: int) -> Figures:
     ) as workers:
         ports = [worker.port for worker in workers]
         for kind in ("garbage", "forged"):
-            phase(workers, lambda kind=kind: [flood(kind, ports)])  # type: ignore[misc]
+            phase(workers, lambda kind=kind: flood(kind, ports))  # type: ignore[misc]
             grown_from, sent, calm, flooded = [worker.resident_kb for worker in workers], 0, [], []
             for _ in range(rounds):
                 calm.append(phase(workers, lambda: time.sleep(PHASE_S)))
