@@ -490,7 +490,7 @@ class Life:
 
 def default_name(id: NodeId) -> str:
     """Where to look for the node, and which of the nodes there."""
-    return f"{socket.gethostname().partition('.')[0][:40]}-{os.getpid()}-{id >> 48:04x}"
+    return f"{socket.gethostname().partition('.')[0][:40]}-{os.getpid()}-{id >> 32:08x}"
 
 
 def _seen_as(part: object) -> object:
