@@ -43,3 +43,13 @@ def test_a_loss_that_nobody_makes_good_is_counted_for_as_long_as_it_is_seen():
     result = simulate(lost)  # whose nodes miss a token after 75 s
     assert result.recoveries_ns == ()
     assert 39 < result.bereft_ns / SECOND <= 40
+
+
+@pytest.mark.parametrize("seed", [4, 5, 6])
+def test_a_token_that_moves_as_fast_as_the_questions_after_it_is_not_lost(seed: int):
+    """Thirty hops a second, nothing wrong, and two held: who looked for the token asked one after the other where it
+    had gone, until it could ask no more, and took the open end of the trail for the end of the token."""
+    crowd = Scenario(nodes=200, nodes_max=200, demand="periodic:2", op_s=0.01, delay_s=0.01, seed=seed)
+    result = simulate(crowd.but(duration_s=10.0, settle_s=60.0))
+    assert result.violations == []
+    assert result.generated == 1

@@ -296,7 +296,7 @@ class Inquirer:
             self._again(inquiry, SECOND)  # ours, and out of our hands: the hand-over ends soon, one way or another
             return
         heir_is_well = inquiry.asked.get(inquiry.heir) == -1
-        if seat is None and (inquiry.news or inquiry.between or heir_is_well):
+        if seat is None and (inquiry.news or inquiry.between or heir_is_well or self._is_ahead(inquiry)):
             self._again(inquiry, SECOND // 4)  # it was on its way just now, or somebody who has it finds out more
         elif self._cut_off(answers, len(inquiry.asked)):
             self._isolated(inquiry)
@@ -318,6 +318,13 @@ class Inquirer:
             else:
                 self.machine.regenerate(slot, inquiry.why)
                 self.machine.ghosts.haunt(slot, silent)
+
+    def _is_ahead(self, inquiry: Inquiry) -> bool:
+        """The trail leads to a node that was not asked any more: the token moves as fast as the questions do."""
+        best = self.desk.best.get(inquiry.slot)
+        if best is None or best.holder == self.desk.me or best.holder in inquiry.asked:
+            return False
+        return self.desk.is_member(best.holder)
 
     def _settle(self, seat: Seat) -> None:
         """We are in touch, and nobody has a better token than the one we doubted."""
