@@ -32,6 +32,7 @@ with warnings.catch_warnings():
     from pyftpdlib.servers import FTPServer
 
 ROOT = Path(__file__).parent.parent
+HOME = "home/tester"  # inside the directory
 JOBS = 10
 TRANSFER_S = 1.0
 SIZE = 1_000_000
@@ -181,12 +182,12 @@ def try_inside(there: Path, *command: str) -> str:
 
 def run_jobs(there: Path, submit: str) -> float:
     """Seconds from the submission to the end of the last job."""
-    home = there / "home/tester"
+    home = there / HOME
     (home / "job.sub").write_text(f"{submit}queue {JOBS}\n")
     (home / "smftp").write_text('#!/bin/sh\nexec /opt/softmutex/bin/softmutex-condor-transfer "$@"\n')
     (home / "smftp").chmod(0o755)
     (home / "job.log").unlink(missing_ok=True)
-    inside(there, "chown", "-R", "tester", "/home/tester")
+    inside(there, "chown", "-R", "tester", f"/{HOME}")
     begun = time.monotonic()
     inside(there, "su", "tester", "-c", "cd && condor_submit job.sub")
 

@@ -31,6 +31,12 @@ def hurried(log: str, seconds: float) -> None:
     transfer(log, seconds)
 
 
+@app.task
+def unguarded(log: str, seconds: float) -> None:
+    """What the benchmark compares with: the scheduler's own limit of one."""
+    transfer(log, seconds)
+
+
 @app.task(soft_time_limit=2, **in_turn("transfers"))
 def limited(log: str) -> str:
     try:

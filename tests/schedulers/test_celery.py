@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,15 @@ pytestmark = [pytest.mark.needs("redis-server"), pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def celery_tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The application, with its broker running."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as tasks:
+        yield tasks
+
+
+@contextmanager
+def redis_server(here: Path) -> Iterator[Any]:
+    """Gives the application whose broker this is."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    here = tmp_path_factory.mktemp("redis")
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(here)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as redis:
         os.environ["REDIS_URL"] = f"redis://127.0.0.1:{port}/0"
@@ -46,7 +52,7 @@ def answers(port: int) -> bool:
 
 
 class CelerySite:
-    def __init__(self, tasks: Any, log: Path, pool: str) -> None:
+    def __init__(self, tasks: Any, log: Path, pool: str, processes: int = 2) -> None:
         self.tasks = tasks
         self._log = log
         self._results: list[Any] = []
@@ -62,7 +68,7 @@ class CelerySite:
                 "--pool",
                 pool,
                 "-c",
-                "2",
+                str(processes),
                 "--without-gossip",
                 "--without-mingle",
                 "-l",
