@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.store import BAN, Entry, Stored
 
-DROPPED_S = 2.0
+DROPPED_S = 4.0  # at 1 % loss 2 s would remove a living member of a group of fifteen once a week (docs/figures)
 CHANGES_MAX = 20_000
 FAREWELLS_MAX = 1_000
 FORGET_S = 60.0  # an empty group that nobody watches
