@@ -6,12 +6,15 @@ A job is a transfer: it writes down when it came in and when it went out, and ho
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+WARNING = re.compile("may be held by others, too.*goes on|no longer the only one for sure.*goes on")
 PATIENCE_S = 60.0  # for what must come in the end, on a busy machine
 
 
@@ -32,6 +35,16 @@ class Site(Protocol):
         """With the job that it runs, as a machine that loses power."""
 
 
+class Telling(Site, Protocol):
+    """A site whose nodes can be made to sleep, and be heard."""
+
+    def sleeps(self, worker: int, job: int) -> AbstractContextManager[None]:
+        """The node that holds the mutex for this job does nothing meanwhile, as a machine that swaps."""
+
+    def heard(self) -> str:
+        """What users find in the logs of both workers."""
+
+
 class Visit(NamedTuple):
     begin: float
     end: float
@@ -42,9 +55,15 @@ def transfer(log: str, seconds: float) -> None:
     begin = time.monotonic()
     with Path(log).open("a") as file:
         file.write(f"in {begin}\n")
-    time.sleep(seconds)
+    while time.monotonic() < begin + seconds and not may_end(log).exists():
+        time.sleep(max(0.0, min(0.02, begin + seconds - time.monotonic())))
     with Path(log).open("a") as file:
         file.write(f"out {begin} {time.monotonic()}\n")
+
+
+def may_end(log: str | Path) -> Path:
+    """Where this file is, transfers end at once."""
+    return Path(f"{log}.may-end")
 
 
 def visits(log: Path) -> list[Visit]:
@@ -56,6 +75,10 @@ def visits(log: Path) -> list[Visit]:
 def is_in(log: Path) -> bool:
     lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
     return bool(lines) and lines[-1][0] == "in"
+
+
+def have_come(log: Path) -> int:
+    return log.read_text().count("in ") if log.exists() else 0
 
 
 def overlaps(seen: list[Visit]) -> list[tuple[Visit, Visit]]:
@@ -103,3 +126,20 @@ class SchedulerContract:
         assert not outcome.ok
         assert "AcquireTimeout" in outcome.says
         assert len(visits(log)) == 1
+
+
+class LossContract(SchedulerContract):
+    """Also for schedulers whose jobs have a node each, or one for each worker: it may sleep while others do not."""
+
+    def test_a_lost_hold_is_warned_of_and_the_job_ends_well(self, site: Telling, log: Path) -> None:
+        first = site.submit(0, 600.0)
+        wait_until(lambda: is_in(log), "the first job did not begin")
+        with site.sleeps(0, first):
+            second = site.submit(1, 600.0)
+            wait_until(lambda: have_come(log) == 2, "nobody took the place of the one that sleeps")
+        wait_until(lambda: WARNING.search(site.heard()), "nobody is warned")
+        assert (site.outcome(first), site.outcome(second)) == (None, None), "the warning ended a job"
+        may_end(log).touch()
+        wait_until(lambda: site.outcome(first) and site.outcome(second), "they are not over")
+        assert (site.outcome(first), site.outcome(second)) == ((True, ""), (True, ""))
+        assert len(overlaps(visits(log))) == 1

@@ -2,15 +2,18 @@
 
 > job 3 0.1 -              < over 3 ok
 > job 4 0.1 0.5            < over 4 AcquireTimeout: ...
+
+Their last argument is the log of the visits; what their users would find in their logs is written beside it.
 """
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,9 @@ class LineSite:
         self._outcomes: dict[int, Outcome] = {}
         self._jobs = 0
         self._ready = 0
+        self._said = Path(f"{arguments[-1]}.said")
+        self._files = ExitStack()
+        said = self._files.enter_context(self._said.open("ab"))
         self._processes = [
             subprocess.Popen(
                 [python, "-m", module, *arguments],
@@ -33,6 +39,7 @@ class LineSite:
                 env=dict(environ),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                stderr=said,
                 text=True,
                 bufsize=1,
             )
@@ -68,7 +75,17 @@ class LineSite:
         self._processes[worker].kill()
         self._processes[worker].wait()
 
+    @contextmanager
+    def sleeps(self, worker: int, job: int) -> Iterator[None]:
+        self._processes[worker].send_signal(signal.SIGSTOP)
+        yield
+        self._processes[worker].send_signal(signal.SIGCONT)
+
+    def heard(self) -> str:
+        return self._said.read_text()
+
     def close(self) -> None:
+        self._files.close()
         for process in self._processes:
             process.kill()
             process.wait()

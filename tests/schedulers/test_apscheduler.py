@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.schedulers.contract import SchedulerContract, Site
+from tests.schedulers.contract import LossContract, Site
 from tests.schedulers.lines import line_site
 
 
-class Both(SchedulerContract):
+class Both(LossContract):
     how = ""
 
     @pytest.fixture
