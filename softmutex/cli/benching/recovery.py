@@ -155,12 +155,13 @@ async def kill_waiter(crew: Crew, chance: random.Random) -> float:
 
 
 async def stop_holder(crew: Crew, chance: random.Random) -> float:
-    """It is woken up when it has been replaced for half a second, in the body that it went to sleep in."""
+    """It is woken up when it has been replaced for half a second, in a body that goes on for as long, or until told."""
     holder = await keeper(crew, chance)
     stopped_at = holder.signal(signal.SIGSTOP)
     recovered_at = await crew.next_grant(stopped_at, crew.others(holder))
     await asyncio.sleep(0.5)
     holder.signal(signal.SIGCONT)
+    await asyncio.sleep(0.5)
     holder.order("release")
     await again(crew)
     return recovered_at - stopped_at
