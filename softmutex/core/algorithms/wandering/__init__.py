@@ -26,6 +26,8 @@ Each rule, where it lives, what it is for, and where the papers have it:
     last resort waiter        adaptive time-out, without hints or census           liveness          000 section 5
     rivals      inquirer      higher epoch, then older key; inquire, then discard  one token         000, 001 sandwich
     doubt       watch         out of touch: neither grant nor pass before asking   one token
+    waking      machine       who slept looks into what it has before it is used    one token
+    ledger      ledger        holds of two tokens that met: both sides are told     evidence
     ghosts      ghosts        who was silent when one was made is told of it       one token
     joining     inquirer      a newcomer makes nothing; a new home looks around    one token
     leaving     machine       token and register are handed on, then `Depart`      no regeneration
