@@ -184,7 +184,8 @@ def test_it_ends_in_good_order(agent: Agent, environ: dict[str, str]):
     assert not Path(environ["SOFTMUTEX_AGENT"]).exists()
 
 
-def test_told_to_end_it_lets_holders_finish(agent: Agent):
+def test_told_to_end_it_lets_holders_finish(start_agent: StartAgent, environ: dict[str, str]):
+    agent = start_agent(env={**environ, "SOFTMUTEX_LEAVE_TIMEOUT": "25"})
     with SoftMutex("x") as hold:
         agent.process.terminate()
         eventually(lambda: not can_be_called(), "nobody is let in any more")
