@@ -26,6 +26,12 @@ def patient(log: str, seconds: float) -> None:
     transfer(log, seconds)
 
 
+@app.task(**in_turn("transfers", wait=30))
+def persistent(log: str, seconds: float) -> None:
+    """Waits for as long as it takes to replace a holder that is silent."""
+    transfer(log, seconds)
+
+
 @app.task(**in_turn("transfers", wait=0.3, give_up=0.3))
 def hurried(log: str, seconds: float) -> None:
     transfer(log, seconds)

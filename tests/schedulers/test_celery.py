@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.schedulers.contract import Outcome, SchedulerContract, Site, is_in, visits, wait_until
+from tests.schedulers.contract import LossContract, Outcome, Site, is_in, visits, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.needs("redis-server"), pytest.mark.slow]
@@ -54,6 +54,7 @@ def answers(port: int) -> bool:
 class CelerySite:
     def __init__(self, tasks: Any, log: Path, pool: str, processes: int = 2) -> None:
         self.tasks = tasks
+        self.usual = tasks.patient
         self._log = log
         self._results: list[Any] = []
         name = f"{pool}-{os.getpid()}-{log.parent.name}"
@@ -94,7 +95,7 @@ class CelerySite:
         return len(self._results) - 1
 
     def submit(self, worker: int, seconds: float, timeout_s: float | None = None) -> int:
-        task = self.tasks.patient if timeout_s is None else self.tasks.hurried
+        task = self.usual if timeout_s is None else self.tasks.hurried
         return self.send(task, worker, str(self._log), seconds)
 
     def result(self, job: int) -> Any:
@@ -110,13 +111,23 @@ class CelerySite:
         os.killpg(self._workers[worker].pid, signal.SIGKILL)
         self._workers[worker].wait()
 
+    @contextmanager
+    def sleeps(self, worker: int, job: int) -> Iterator[None]:
+        """The main process, where the agent is. A prefork pool's processes go on meanwhile."""
+        self._workers[worker].send_signal(signal.SIGSTOP)
+        yield
+        self._workers[worker].send_signal(signal.SIGCONT)
+
+    def heard(self) -> str:
+        return (self._log.parent / "workers").read_text()
+
     def close(self) -> None:
         for number, worker in enumerate(self._workers):
             if worker.poll() is None:
                 self.kill(number)
 
 
-class Celery(SchedulerContract):
+class Celery(LossContract):
     pool = ""
 
     @pytest.fixture
@@ -131,6 +142,10 @@ class Celery(SchedulerContract):
             yield site
         finally:
             site.close()
+
+    def test_a_lost_hold_is_warned_of_and_the_job_ends_well(self, site: CelerySite, log: Path):
+        site.usual = site.tasks.persistent
+        super().test_a_lost_hold_is_warned_of_and_the_job_ends_well(site, log)
 
 
 class TestPrefork(Celery):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from distributed import Client, LocalCluster
 from softmutex_adapters.schedulers.dask import SoftMutexPlugin, turn
 
-from tests.schedulers.contract import Outcome, SchedulerContract, Site, transfer, wait_until
+from tests.schedulers.contract import LossContract, Outcome, Site, transfer, wait_until
 
 
 def plain(log: str, seconds: float, timeout_s: float | None) -> None:
@@ -34,6 +36,7 @@ class DaskSite:
         self._workers = sorted(client.scheduler_info()["workers"])
         self._pids = client.run(os.getpid)
         self._futures: list[Any] = []
+        client.run(write_warnings_to, said_of(log))
 
     def submit(self, worker: int, seconds: float, timeout_s: float | None = None) -> int:
         where = [self._workers[worker]]
@@ -52,6 +55,24 @@ class DaskSite:
     def kill(self, worker: int) -> None:
         os.kill(self._pids[self._workers[worker]], signal.SIGKILL)
 
+    @contextmanager
+    def sleeps(self, worker: int, job: int) -> Iterator[None]:
+        os.kill(self._pids[self._workers[worker]], signal.SIGSTOP)
+        yield
+        os.kill(self._pids[self._workers[worker]], signal.SIGCONT)
+
+    def heard(self) -> str:
+        return Path(said_of(self._log)).read_text()
+
+
+def said_of(log: Path) -> str:
+    return f"{log}.said"
+
+
+def write_warnings_to(path: str) -> None:
+    """As an operator's logging set-up in the workers."""
+    logging.getLogger("softmutex").handlers[:] = [logging.FileHandler(path)]
+
 
 @pytest.fixture(scope="module")
 def dask_client() -> Iterator[Client]:
@@ -67,7 +88,7 @@ def dask_client() -> Iterator[Client]:
         del os.environ["SOFTMUTEX_GROUP"]
 
 
-class Dask(SchedulerContract):
+class Dask(LossContract):
     task: Any
 
     @pytest.fixture

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.schedulers.contract import Outcome, SchedulerContract, is_in, overlaps, visits, wait_until
+from tests.schedulers.contract import LossContract, Outcome, SchedulerContract, is_in, overlaps, visits, wait_until
 from tests.schedulers.slurm_cluster import NODES, Cluster
 
 ROOT = Path(__file__).parent.parent.parent
@@ -46,7 +47,7 @@ class SlurmSite:
         transfer = f"{sys.executable} -c 'import sys; from tests.schedulers.contract import transfer;"
         transfer += f' transfer("{self._log}", {seconds})\''
         limit = "" if timeout_s is None else f"--timeout {timeout_s} "
-        wrapped = f"exec {SOFTMUTEX} run -q -n transfers {limit}-- {transfer}"
+        wrapped = f"exec {SOFTMUTEX} run -n transfers {limit}-- {transfer}"
         comment = "softmutex=transfers" + ("" if timeout_s is None else f":timeout={timeout_s}")
         said = self.cluster.run(
             "sbatch", "--parsable", f"--nodelist={NODES[worker]}", "--chdir", str(ROOT), "--output",
@@ -70,6 +71,16 @@ class SlurmSite:
         self._dead.append(NODES[worker])
         self.cluster.lose_power(NODES[worker])
 
+    @contextmanager
+    def sleeps(self, worker: int, job: int) -> Iterator[None]:
+        """Slurm's own way: all processes of the job are stopped, its node of the mutex among them."""
+        assert not self.cluster.run("scontrol", "suspend", str(job))
+        yield
+        assert not self.cluster.run("scontrol", "resume", str(job))
+
+    def heard(self) -> str:
+        return "".join(path.read_text() for path in self._log.parent.glob(f"{self._log.name}.[0-9]*"))
+
     def close(self) -> None:
         for name in self._dead:
             self.cluster.repair(name)
@@ -88,7 +99,7 @@ def group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SOFTMUTEX_GROUP", f"slurm-{os.getpid()}-{abs(hash(tmp_path)) % 10**8}")
 
 
-class TestWrappedInTheJob(SchedulerContract):
+class TestWrappedInTheJob(LossContract):
     """`softmutex run` in the job's script: no administrator needed, and a node waits with the job."""
 
     @pytest.fixture
