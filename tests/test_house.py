@@ -129,7 +129,7 @@ def test_in_ci_what_fails_twice_is_red(tmp_path: Path):
     "tests",
     [
         {"faults/test_it.py": ONE_TEST_OF_BAD_LUCK, "core/test_it.py": "def test_wrong(): assert not 'luck'"},
-        {f"faults/test_{n}.py": ONE_TEST_OF_BAD_LUCK.replace('"tried"', f'"tried {n}"') for n in range(4)},
+        {f"faults/test_{n}.py": ONE_TEST_OF_BAD_LUCK.replace('"tried"', f'"tried {n}"') for n in range(6)},
         {"faults/test_it.py": "import nothing_of_that_name"},
     ],
     ids=["not of processes", "too many", "not run"],
