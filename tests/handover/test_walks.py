@@ -102,12 +102,12 @@ def test_the_wait_stays_between_a_sixteenth_and_four_times_the_first():
     assert learnt(*[9.0] * 20) == pytest.approx(1.0)
 
 
-def test_later_waits_double_up_to_the_first_one_or_to_twice_the_learnt_one():
+def test_later_waits_double_up_to_half_the_first_one_or_to_twice_the_learnt_one():
     fast, slow = Patience(FIRST), Patience(FIRST)
     for _ in range(20):
         fast.learn(from_seconds(0.02), 0)
         slow.learn(from_seconds(0.2), 0)
-    assert [round(fast.wait(tries) / 1e6) for tries in range(5)] == [40, 80, 160, 250, 250]
+    assert [round(fast.wait(tries) / 1e6) for tries in range(5)] == [40, 80, 125, 125, 125]
     assert [round(slow.wait(tries) / 1e6) for tries in range(3)] == [400, 800, 800]
 
 
