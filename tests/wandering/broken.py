@@ -12,7 +12,8 @@ from softmutex.core.algorithms.wandering.desk import Desk
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
 from softmutex.core.algorithms.wandering.ledger import Ledger, Visit
 from softmutex.core.algorithms.wandering.machine import Wandering
-from softmutex.core.algorithms.wandering.seats import Seat, Seats
+from softmutex.core.algorithms.wandering.seat import Seat
+from softmutex.core.algorithms.wandering.seats import Seats
 from softmutex.core.algorithms.wandering.waiter import Waiter
 from softmutex.core.events import (
     Depart,
@@ -230,7 +231,7 @@ BREAKS = (
     Break(DoesNotCountHops, "nothing", "order"),
     Break(EveryJoinerMakesOne, "nothing", "overlap"),
     Break(ForgetsItsHolds, "loss-40", "evidence"),
-    Break(KeepsTheWeakerToken, "partition", "tokens"),
+    Break(KeepsTheWeakerToken, "partition-seen", "tokens"),
     Break(LeavesWithTheToken, "churn-30", "tokens"),
     Break(MakesATokenWithoutAsking, "nothing", "tokens"),
     Break(NeverDoubts, "pause-past-lease", "tokens"),

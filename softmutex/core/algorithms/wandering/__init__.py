@@ -17,7 +17,8 @@ Each rule, where it lives, what it is for, and where the papers have it:
     register    registrar     the home keeps who waits: first come, first served   fairness          004, 002 central
     yielding    registrar     who had it lately lets others go first               fairness          000 section 3
     queue       registrar     32 tickets travel along; more come by the batch      O(1) messages     004, at the owner
-    hand-over   seats         to the head of the queue, asked while A runs         one delay         000 section 4
+    hand-over   seats         to the head of the queue                             one delay         000 section 4
+    early       invitations   asked while A still runs                             one delay         000 section 4
     row         seats         what waited here when our turn began, 20 ms long     fairness
     park        seats         it stays where it was used last, until fed           no traffic        003, rotation
     watch       watch         a beat each 1.6 s of use, whoever has it then        recovery          003, neighbours

@@ -37,7 +37,7 @@ from softmutex.core.messages import Place, Presence, Probe, Sight
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
-    from softmutex.core.algorithms.wandering.seats import Seat
+    from softmutex.core.algorithms.wandering.seat import Seat
 
 
 PROBE_LEAST: Final = SECOND // 20  # a probe may come at a bad moment; 1 + 2 + 3 + 4 of these are patient enough

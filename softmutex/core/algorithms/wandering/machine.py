@@ -229,7 +229,7 @@ class Wandering:
             case ("walk", slot):
                 self.seats.walk(slot)
             case ("invite", slot):
-                self.seats.invite_fired(slot)
+                self.seats.invitations.fired(slot)
             case ("queued", slot):
                 self.seats.tell_queued(slot)
             case _:

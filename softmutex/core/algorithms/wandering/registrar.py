@@ -33,7 +33,7 @@ from softmutex.core.messages import Bequest, Feed, Heard, Place, Presence, Queue
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
-    from softmutex.core.algorithms.wandering.seats import Seat
+    from softmutex.core.algorithms.wandering.seat import Seat
 
 REGISTER: Final = 1 << 18
 LOW: Final = 4  # tickets that are fed one by one; more are given by the batch

@@ -22,13 +22,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of
+from softmutex.core.algorithms.wandering.invitations import Invitations
 from softmutex.core.algorithms.wandering.ledger import Visit
+from softmutex.core.algorithms.wandering.seat import Seat
 from softmutex.core.algorithms.wandering.settings import FRESH, PATIENCE, QUEUE
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     NOBODY,
     SECOND,
-    Duration,
     FactKind,
     Grant,
     Instant,
@@ -51,73 +52,13 @@ STALE = SECOND  # after waking up: what comes may have been sent long before
 LOW = 1  # tickets left in a token when its holder asks for more
 
 
-class Seat:
-    """One token that is here."""
-
-    __slots__ = (
-        "arrived",
-        "came_at",
-        "doubt",
-        "doubted_at",
-        "giving",
-        "granted_at",
-        "heard_at",
-        "invite_set",
-        "invited",
-        "late",
-        "parked",
-        "plain",
-        "quiet_until",
-        "retry",
-        "row",
-        "sent_at",
-        "silent",
-        "token",
-        "told",
-        "tries",
-        "unanswered",
-        "unheard",
-        "used",
-        "using",
-        "visit",
-        "watcher",
-    )
-
-    def __init__(self, token: Token, visit: Visit, now: Instant) -> None:
-        self.token = token
-        self.visit = visit
-        self.using: RequestId | None = None
-        self.told = False  # the hold was told that it may not be alone
-        self.used = token.hop if token.hop == 0 else -1  # the hop of the last grant; hop 0 is never granted
-        self.row = 0  # grants in a row
-        self.arrived = now  # its row began
-        self.came_at = now
-        self.parked = False
-        self.invited = NOBODY  # who has an offer
-        self.invite_set = False  # the timer that looks whether the next holder still is there
-        self.plain = NOBODY  # who did not stand for its ticket
-        self.retry: Ticket | None = None  # for which the token was committed at once
-        self.unanswered: list[Ticket] = []  # added here, and not told yet
-        self.giving = False  # offered for good, perhaps committed
-        self.late: tuple[Ticket, ...] = ()  # came while it was being given away
-        self.doubt = False  # it may have been replaced
-        self.heard_at: Instant = now - token.unseen  # when its watchers heard of it last
-        self.sent_at: Instant = 0  # the beat that is not answered yet; 0: none
-        self.tries = 0
-        self.quiet_until: Instant = 0  # the watchers know that it is parked here, and expect no word before
-        self.watcher = NOBODY  # to whom it was sent
-        self.granted_at: Instant = 0  # of the last hold
-        self.doubted_at: Instant = 0
-        self.unheard = False  # its watchers believe that it is parked, and it is in use
-        self.silent = 0  # watchers that did not answer, one after another
-
-
 class Seats:
-    __slots__ = ("by_slot", "handover", "leaving", "machine", "orphans", "passed_at")
+    __slots__ = ("by_slot", "handover", "invitations", "leaving", "machine", "orphans", "passed_at")
 
     def __init__(self, machine: Wandering, handover: Handover) -> None:
         self.machine = machine
         self.handover = handover
+        self.invitations = Invitations(machine)
         self.by_slot: dict[int, Seat] = {}
         self.orphans: dict[RequestId, tuple[Visit, Place]] = {}  # holds whose token was discarded while A ran
         self.leaving = False
@@ -206,20 +147,20 @@ class Seats:
         if seat.giving:
             return
         if seat.using is not None:
-            self._invite(seat)
+            self.invitations.invite(seat)
             return
         if seat.parked and self.machine.watch.overslept(seat) and (waiter.waiting or seat.token.queue):
             self.machine.inquirer.doubt(seat)
         if seat.doubt:
             return
-        queue = self._known_first(seat)
+        queue = self.known_first(seat)
         while queue and queue[0].node == self.desk.me:
             queue = queue[1:]
             seat.token = seat.token._replace(queue=queue)
             if waiter.waiting:
                 seat.row, seat.arrived = 0, self.desk.now
-                self._withdraw(seat)
-        queue = self._known_first(seat)
+                self.invitations.withdraw(seat)
+        queue = self.known_first(seat)
         hints = self.desk.options.hints
         if waiter.waiting and self.may_use() and ((hints and not queue) or self._row_goes_on(seat)):
             self._grant(seat)
@@ -235,7 +176,7 @@ class Seats:
         else:
             self._park(seat)
 
-    def _known_first(self, seat: Seat) -> tuple[Ticket, ...]:
+    def known_first(self, seat: Seat) -> tuple[Ticket, ...]:
         """Whom this node does not know yet, it cannot pass to: others may. Empty where it knows nobody in the queue."""
         queue, is_member = seat.token.queue, self.desk.is_member
         if not queue or is_member(queue[0].node):
@@ -292,7 +233,7 @@ class Seats:
         waiter.rest()
         waiter.last_run = self.desk.now
         self.desk.out.append(Grant(seat.using, seat.token))
-        self._invite(seat)
+        self.invitations.invite(seat)
         if waiter.waiting:
             self.queue_self(seat)
         elif any(ticket.node == self.desk.me for ticket in seat.token.queue):  # all are served
@@ -333,24 +274,6 @@ class Seats:
 
     # --- to the next -------------------------------------------------------------------------------------------------
 
-    def _invite(self, seat: Seat) -> None:
-        """The early offer: while A runs, the next holder says yes already; the release then costs one message."""
-        if not self.desk.options.early or seat.invited != NOBODY or seat.doubt:
-            return
-        ticket = next(iter(self._known_first(seat)), None)
-        if ticket is None or ticket.node == self.desk.me:
-            return
-        if self._is_there(ticket.node, FRESH // 2) and seat.plain != ticket.node:
-            if not seat.invite_set:
-                seat.invite_set = True
-                self.desk.timer(("invite", seat.token.slot), self.desk.now + FRESH // 2)
-            return
-        seat.invited = ticket.node
-        self.handover.offer_early(seat.token, ticket.node, self.desk.now, self.desk.out)
-
-    def _is_there(self, node: NodeId, span: Duration) -> bool:
-        return self.desk.options.early and self.desk.now - self.desk.heard.get(node, 0) < span
-
     def passed_to(self) -> NodeId:
         """Where the token went from here just now: a request is sent after it, and not to the home."""
         desk = self.desk
@@ -362,13 +285,6 @@ class Seats:
         best = desk.best.get(0)
         return NOBODY if best is None or best.holder == desk.me or best.holder in desk.gone else best.holder
 
-    def invite_fired(self, slot: int) -> None:
-        seat = self.by_slot.get(slot)
-        if seat is not None:
-            seat.invite_set = False
-            if seat.using is not None:
-                self._invite(seat)
-
     def tell_queued(self, slot: int) -> None:
         """They wait in our token, and will wait for a while."""
         seat = self.by_slot.get(slot)
@@ -377,11 +293,6 @@ class Seats:
                 if ticket in seat.token.queue:
                     self.desk.post(ticket.node, Queued(ticket.request, PATIENCE))
             seat.unanswered.clear()
-
-    def _withdraw(self, seat: Seat) -> None:
-        if seat.invited != NOBODY:
-            self.handover.withdraw(seat.token, self.desk.out)
-            seat.invited = NOBODY
 
     def _pass(self, seat: Seat) -> None:
         ticket, *rest = seat.token.queue
@@ -399,7 +310,7 @@ class Seats:
             self.queue_self(seat)  # before the token leaves: behind those who are in its queue
             queue = tuple(ticket for ticket in seat.token.queue if ticket.node != to)
         if seat.invited not in (NOBODY, to):
-            self._withdraw(seat)
+            self.invitations.withdraw(seat)
         self.machine.watch.ended(seat)
         token = seat.token._replace(
             queue=queue,
@@ -412,7 +323,7 @@ class Seats:
         seat.token = token
         if seat.invited == to:
             self.handover.commit(token, desk.now, desk.out)
-        elif request and seat.plain != to and self._is_there(to, FRESH):
+        elif request and seat.plain != to and self.invitations.is_there(to, FRESH):
             seat.invited = seat.plain = to
             seat.retry = Ticket(to, request)
             self.handover.give_at_once(token, to, request, desk.now, desk.out)

@@ -26,7 +26,7 @@ from softmutex.core.messages import Heard, Seen
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
-    from softmutex.core.algorithms.wandering.seats import Seat
+    from softmutex.core.algorithms.wandering.seat import Seat
 
 BEAT_EARLY: Final = 3 * BEAT // 4  # a holder that begins then speaks at once
 TRIES: Final = 3  # unanswered beats until a watcher is replaced
