@@ -12,15 +12,25 @@ from apscheduler.executors.async_ import AsyncJobExecutor
 from apscheduler.executors.thread import ThreadPoolJobExecutor
 from softmutex_adapters.schedulers.apscheduler4 import SoftMutexJobExecutor
 
+from tests.schedulers import spans
 from tests.schedulers.contract import transfer
 
 
+class Traced(SoftMutexJobExecutor):
+    """Another executor around it, as a tracing one would be."""
+
+    async def run_job(self, func: Any, job: Any) -> Any:
+        with spans.task():
+            return await super().run_job(func, job)
+
+
 async def main() -> None:
-    log = sys.argv[1]
+    kind = Traced if spans.set_up_where_wanted() else SoftMutexJobExecutor
+    log = sys.argv[2]
     executors = {
         "async": AsyncJobExecutor(),
-        "-": SoftMutexJobExecutor("transfers", ThreadPoolJobExecutor()),
-        "0.3": SoftMutexJobExecutor("transfers", ThreadPoolJobExecutor(), timeout=0.3, node_name="hurried"),
+        "-": kind("transfers", ThreadPoolJobExecutor()),
+        "0.3": kind("transfers", ThreadPoolJobExecutor(), timeout=0.3, node_name="hurried"),
     }
     numbers: dict[UUID, str] = {}
 

@@ -8,10 +8,13 @@ from functools import partial
 from typing import Any
 
 from apscheduler.events import EVENT_ALL, JobExecutionEvent
+from apscheduler.executors import asyncio as asyncio_executor
+from apscheduler.executors import pool
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from softmutex_adapters.schedulers.apscheduler import AsyncIOSoftMutexExecutor, SoftMutexExecutor
 
+from tests.schedulers import spans
 from tests.schedulers.contract import transfer
 
 
@@ -56,6 +59,9 @@ def on_threads() -> None:
 
 
 if __name__ == "__main__":
+    if spans.set_up_where_wanted():
+        pool.run_job = spans.traced(pool.run_job)
+        asyncio_executor.run_coroutine_job = spans.traced(asyncio_executor.run_coroutine_job)
     if sys.argv[1] == "loop":
         asyncio.run(on_a_loop())
     else:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from tests.schedulers.contract import LossContract, Site
-from tests.schedulers.lines import line_site
+from tests.schedulers.lines import LineSite, line_site
+from tests.schedulers.spans import SpansContract
 
 
-class Both(LossContract):
+class Both(LossContract, SpansContract):
+    worker = "tests.schedulers.apscheduler_worker"
     how = ""
 
     @pytest.fixture
@@ -20,10 +23,22 @@ class Both(LossContract):
         return tmp_path / "visits"
 
     @pytest.fixture
+    def spans(self, tmp_path: Path) -> Path:
+        return tmp_path / "spans"
+
+    @pytest.fixture
     def site(self, log: Path) -> Iterator[Site]:
-        environ = {**os.environ, "SOFTMUTEX_GROUP": f"aps-{os.getpid()}-{self.how}"}
-        with line_site("tests.schedulers.apscheduler_worker", [self.how, str(log)], environ) as site:
+        with self.start(log) as site:
             yield site
+
+    @pytest.fixture
+    def traced(self, log: Path, spans: Path) -> Iterator[Site]:
+        with self.start(log, TESTS_SPANS=str(spans)) as site:
+            yield site
+
+    def start(self, log: Path, **more: str) -> AbstractContextManager[LineSite]:
+        environ = {**os.environ, "SOFTMUTEX_GROUP": f"aps-{os.getpid()}-{self.how}", **more}
+        return line_site(self.worker, [self.how, str(log)], environ)
 
 
 class TestThreads(Both):
@@ -38,11 +53,8 @@ class TestLoop(Both):
 class TestPreReleaseOfVersion4(Both):
     """It cannot be installed beside version 3: CI puts it into a directory of its own."""
 
+    worker = "tests.schedulers.apscheduler4_worker"
     how = "4"
 
-    @pytest.fixture
-    def site(self, log: Path) -> Iterator[Site]:
-        other = os.environ["APSCHEDULER4_DIR"]
-        environ = {**os.environ, "SOFTMUTEX_GROUP": f"aps-{os.getpid()}-4", "PYTHONPATH": other}
-        with line_site("tests.schedulers.apscheduler4_worker", [str(log)], environ) as site:
-            yield site
+    def start(self, log: Path, **more: str) -> AbstractContextManager[LineSite]:
+        return super().start(log, PYTHONPATH=os.environ["APSCHEDULER4_DIR"], **more)

@@ -15,6 +15,7 @@ import pytest
 from distributed import Client, LocalCluster
 from softmutex_adapters.schedulers.dask import SoftMutexPlugin, turn
 
+from tests.schedulers import spans
 from tests.schedulers.contract import LossContract, Outcome, Site, transfer, wait_until
 
 
@@ -26,6 +27,16 @@ def plain(log: str, seconds: float, timeout_s: float | None) -> None:
 async def on_the_loop(log: str, seconds: float, timeout_s: float | None) -> None:
     async with turn("transfers", timeout=timeout_s):
         await asyncio.to_thread(transfer, log, seconds)
+
+
+@spans.traced
+def traced_plain(log: str, seconds: float, timeout_s: float | None) -> None:
+    plain(log, seconds, timeout_s)
+
+
+@spans.traced
+async def traced_on_the_loop(log: str, seconds: float, timeout_s: float | None) -> None:
+    await on_the_loop(log, seconds, timeout_s)
 
 
 class DaskSite:
@@ -69,6 +80,10 @@ def said_of(log: Path) -> str:
     return f"{log}.said"
 
 
+def write_spans_to(path: str) -> None:
+    spans.set_up(path)
+
+
 def write_warnings_to(path: str) -> None:
     """As an operator's logging set-up in the workers."""
     logging.getLogger("softmutex").handlers[:] = [logging.FileHandler(path)]
@@ -88,25 +103,37 @@ def dask_client() -> Iterator[Client]:
         del os.environ["SOFTMUTEX_GROUP"]
 
 
-class Dask(LossContract):
+class Dask(LossContract, spans.SpansContract):
     task: Any
+    traced_task: Any
 
     @pytest.fixture
     def log(self, tmp_path: Path) -> Path:
         return tmp_path / "visits"
 
     @pytest.fixture
+    def spans(self, tmp_path: Path) -> Path:
+        return tmp_path / "spans"
+
+    @pytest.fixture
     def site(self, dask_client: Client, log: Path) -> Site:
         wait_until(lambda: len(dask_client.scheduler_info()["workers"]) == 2, "there are not two workers")
         return DaskSite(dask_client, log, self.task)
 
+    @pytest.fixture
+    def traced(self, site: Site, dask_client: Client, log: Path, spans: Path) -> Site:
+        dask_client.run(write_spans_to, str(spans))
+        return DaskSite(dask_client, log, self.traced_task)
+
 
 class TestPlainTasks(Dask):
     task = staticmethod(plain)
+    traced_task = staticmethod(traced_plain)
 
 
 class TestAsyncTasks(Dask):
     task = staticmethod(on_the_loop)
+    traced_task = staticmethod(traced_on_the_loop)
 
 
 def until(sign: str) -> None:
