@@ -28,12 +28,7 @@ Invariants
         has no time limit, for A may run for hours; at worst it is crowded out, which the sender learns as VOID.
 
 At once: who waits may promise beforehand, in its request: `stand(request)`. Whoever learns of the request and has the
-token commits it in one message, without offer and ACK; the reply is the request itself. S1 holds as ever: a request is
-promised once in a life, and the first COMMIT for it settles it, or the first ASK about one that never came. DONE may
-wait a moment (`OWED_FOR`): between two nodes that pass the token to and fro its return says the same.
-
-    sender    give_at_once --> COMMITTED as above          receiver  standing --COMMIT--> taken
-                                                                         '--ASK, stand(another), renounce--> void
+token commits it in one message, without offer and ACK (`at_once.py`).
 
 `MEMORY` is enough while no more than that many hand-overs reach one node between a COMMIT and the sender's last
 question about it, some seconds. A token that comes back needs no DONE: its higher hop proves the hand-over.
@@ -61,9 +56,11 @@ To leave: `renounce`, refuse new offers, go on until `idle`, and then answer for
 
 from __future__ import annotations
 
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
+from softmutex.core.at_once import OWED, STANDING, AtOnce
+from softmutex.core.attempts import Outgoing, Promise, Settled, Stage
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     NOBODY,
@@ -84,10 +81,7 @@ from softmutex.core.machine import Rng
 from softmutex.core.messages import Accept, Ask, Commit, Done, Message, Offer, Refuse, Void, Withdraw
 from softmutex.core.patience import Patience
 
-TIMER: Final = "handover"  # every timer set here is named (TIMER, nonce) ...
-OWED: Final = "owed"  # ... or (OWED, nonce of the sender)
-STANDING: Final = 2**63  # replies from here on are requests; nonces stay below
-OWED_FOR: Final = SECOND // 250  # how long a DONE may wait; a sender waits longer than that before it repeats
+TIMER: Final = "handover"  # every timer set here is named (TIMER, nonce)
 MAX_HOP: Final = 2**53  # no honest token was ever passed on so often
 _HOP: Final = Token._fields.index("hop")
 
@@ -129,41 +123,6 @@ class Gone(NamedTuple):
 Outcome: TypeAlias = Taken | Passed | Failed | Gone
 
 
-class Stage(IntEnum):
-    OFFERED = 0  # waits for the ACK; nothing is committed, so it can be given up at any time
-    READY = 1  # promised by the receiver; waits for this node's release
-    COMMITTED = 2  # out of this node's hands until DONE or VOID
-
-
-class Outgoing:
-    """One hand-over, as its sender sees it."""
-
-    __slots__ = ("nonce", "released", "reply", "since", "stage", "to", "token", "tries")
-
-    def __init__(self, nonce: int, token: Token, to: NodeId, released: bool, since: Instant) -> None:
-        self.nonce = nonce
-        self.token = token
-        self.to = to
-        self.released = released  # commit as soon as the ACK is here
-        self.stage = Stage.OFFERED
-        self.since = since  # when this stage began
-        self.tries = 0  # how often its time ran out
-        self.reply = 0
-
-
-class Promise(NamedTuple):
-    """An offer that this node has accepted and that is neither taken nor void yet."""
-
-    reply: int
-    key: tuple[Instant, int]
-    until: Instant | None  # a later COMMIT is too late; None: never too late
-
-
-class Settled(NamedTuple):
-    reply: int
-    taken: bool
-
-
 class Handover:
     """The passing of tokens by one machine: any number in, one at a time out for each token key."""
 
@@ -194,11 +153,7 @@ class Handover:
         self._outgoing: dict[int, Outgoing] = {}
         self._promises: dict[tuple[NodeId, int], Promise] = {}
         self._settled: dict[tuple[NodeId, int], Settled] = {}
-        self._standing = 0  # the request that we stand for
-        self._retired: dict[int, int] = {}  # requests that we stood for, and the nonce of the commit we took, or 0
-        self._retired_to = 0  # the last of them
-        self._forgotten_to = 0  # nothing is said of those up to here that are not remembered
-        self._owed: dict[tuple[NodeId, int], tuple[int, tuple[Instant, int]]] = {}  # DONEs that wait: reply, key
+        self._at_once = AtOnce(me, self.MEMORY)
 
     # --- what the algorithm wants ------------------------------------------------------------------------------------
 
@@ -207,17 +162,14 @@ class Handover:
 
         Requests grow. One that was answered, or passed over, is never promised again.
         """
-        if self._standing and request != self._standing:
-            self._retire(self._standing, 0)
-        if request > self._retired_to:
-            self._standing = request
+        self._at_once.stand(request)
 
     def give_at_once(self, token: Token, to: NodeId, request: int, now: Instant, out: list[Effect]) -> None:
         """Commit to who stands for `request`: one message. FOUR_WAY only."""
         outgoing = self._begin(token, to, True, now)
         outgoing.stage = Stage.COMMITTED
         outgoing.reply = STANDING + request
-        self._forgive(to, token, out)
+        self._at_once.forgive(to, token, out)
         self._send_commit(outgoing, now, out)
 
     def give(self, token: Token, to: NodeId, now: Instant, out: list[Effect]) -> Passed | None:
@@ -274,14 +226,12 @@ class Handover:
         for name, promise in list(self._promises.items()):
             if name[0] == node:
                 self._settle(name, promise, False)
-        for name in [name for name in self._owed if name[0] == node]:
-            del self._owed[name]
-            out.append(CancelTimer((OWED, name[1])))
+        self._at_once.departed(node, out)
         return outcomes
 
     @property
     def standing(self) -> int:
-        return self._standing
+        return self._at_once.standing
 
     @property
     def offered(self) -> tuple[Token, ...]:
@@ -291,7 +241,7 @@ class Handover:
     @property
     def idle(self) -> bool:
         """Nothing under way, in or out."""
-        return not self._outgoing and not self._promises and not self._owed
+        return not self._outgoing and not self._promises and not self._at_once.owes
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
@@ -322,7 +272,7 @@ class Handover:
     def fired(self, timer: TimerName, now: Instant, out: list[Effect]) -> Outcome | None:
         """Any timer; those that were not set here are not looked at."""
         if isinstance(timer, tuple) and timer[0] == OWED:
-            self._pay(timer[1], out)
+            self._at_once.fired(timer, out)
             return None
         outgoing = self._outgoing.get(timer[1]) if isinstance(timer, tuple) and timer[0] == TIMER else None
         if outgoing is None or outgoing.stage is Stage.READY:
@@ -440,7 +390,7 @@ class Handover:
         name = (sender, offer.nonce)
         passed = self._proven(offer.token, out)
         promise = self._promises.get(name)
-        if name in self._settled or offer.token.hop >= MAX_HOP or self._find(offer.token) is not None:
+        if name in self._settled or not self._is_possible(offer.token):
             self._drop(sender, offer, out)
         elif promise is None and not accept:
             out.append(Send(sender, Refuse(offer.nonce)))
@@ -464,73 +414,26 @@ class Handover:
     def _on_commit(self, sender: NodeId, commit: Commit, now: Instant, out: list[Effect]) -> Taken | None:
         name, token = (sender, commit.nonce), commit.token
         if commit.reply >= STANDING:
-            return self._on_commit_at_once(name, commit, now, out)
+            self._proven(token, out)
+            taken = self._at_once.take(name, commit, self._is_possible(token), now, out)
+            return Taken(_hopped(token), sender) if taken else None
         promise = self._promises.get(name)
         if promise is None or promise.reply != commit.reply:
             self._answer(name, commit, out)
             return None
         in_time = promise.until is None or now <= promise.until
-        possible = token.key == promise.key and token.hop < MAX_HOP and self._find(token) is None
+        possible = token.key == promise.key and self._is_possible(token)
         self._settle(name, promise, in_time and possible)
         self._answer(name, commit, out)
         return Taken(_hopped(token), sender) if in_time and possible else None
 
-    def _on_commit_at_once(
-        self, name: tuple[NodeId, int], commit: Commit, now: Instant, out: list[Effect]
-    ) -> Taken | None:
-        self._proven(commit.token, out)
-        self._forgive(name[0], commit.token, out)
-        request = commit.reply - STANDING
-        # An earlier request that was served by another way does as well: it is one node that waits.
-        stands = self._forgotten_to < request <= self._standing and request not in self._retired
-        if not stands or commit.token.hop >= MAX_HOP or self._find(commit.token) is not None:
-            self._answer_at_once(name, commit, out)
-            return None
-        self._retire(request, commit.nonce)
-        self._owed[name] = (commit.reply, commit.token.key)
-        out.append(SetTimer((OWED, commit.nonce), now + OWED_FOR))
-        return Taken(_hopped(commit.token), name[0])
-
-    def _answer_at_once(self, name: tuple[NodeId, int], question: Commit | Ask, out: list[Effect]) -> None:
-        request = question.reply - STANDING
-        if request > self._forgotten_to and request not in self._retired:
-            self._retire(request, 0)
-        if request not in self._retired:
-            self._drop(name[0], question, out)
-        else:
-            taken = self._retired[request] == question.nonce
-            out.append(Send(name[0], (Done if taken else Void)(question.nonce, question.reply)))
-
-    def _retire(self, request: int, taken: int) -> None:
-        if request in self._retired:
-            raise InvariantBreach(f"node {self._me} stands for request {request} twice")  # S1
-        self._retired[request] = taken
-        self._retired_to = max(self._retired_to, request)
-        if request == self._standing:
-            self._standing = 0
-        if len(self._retired) > self.MEMORY:
-            forgotten = next(iter(self._retired))
-            del self._retired[forgotten]
-            self._forgotten_to = max(self._forgotten_to, forgotten)
-
-    def _pay(self, nonce: int, out: list[Effect]) -> None:
-        """DONE, for what was committed to us at once; late, since the token's return would say it, too."""
-        for name, (reply, _) in list(self._owed.items()):
-            if name[1] == nonce:
-                del self._owed[name]
-                out.append(Send(name[0], Done(nonce, reply)))
-
-    def _forgive(self, node: NodeId, token: Token, out: list[Effect]) -> None:
-        """The token goes back to this node, or comes from it again: it needs no DONE to know that it had arrived."""
-        for name, (_, key) in list(self._owed.items()):
-            if name[0] == node and key == token.key:
-                del self._owed[name]
-                out.append(CancelTimer((OWED, name[1])))
+    def _is_possible(self, token: Token) -> bool:
+        return token.hop < MAX_HOP and self._find(token) is None
 
     def _on_ask(self, sender: NodeId, ask: Ask, out: list[Effect]) -> None:
         name = (sender, ask.nonce)
         if ask.reply >= STANDING:
-            self._answer_at_once(name, ask, out)
+            self._at_once.answer(name, ask, out)
             return
         promise = self._promises.get(name)
         if promise is not None and promise.reply == ask.reply:

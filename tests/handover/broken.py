@@ -7,10 +7,12 @@ it is caught; the true version passes the same search.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from softmutex.core.at_once import STANDING, AtOnce
+from softmutex.core.attempts import Settled, Stage
 from softmutex.core.events import CancelTimer, Effect, Instant, NodeId, Send, SetTimer, TimerName, Token
-from softmutex.core.handover import STANDING, Failed, Gone, Handover, Outcome, Passed, Passing, Settled, Stage, Taken
+from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Passing, Taken
 from softmutex.core.messages import Ask, Commit, Message, Offer, Refuse, Void
 from tests.handover.explorer import Bounds
 
@@ -110,28 +112,40 @@ class CommitsWithoutARelease(Handover):
         return super()._on_answer(sender, answer, now, out)
 
 
-class StandsAgainForTheSameRequest(Handover):
-    def _retire(self, request: int, taken: int) -> None:
-        super()._retire(request, taken)
-        del self._retired[request]
-        self._retired_to = 0
+class BreaksAtOnce(Handover):
+    """Its part for what is committed at once is a broken one."""
+
+    Part: ClassVar[type[AtOnce]]
+
+    def __init__(self, me: NodeId, *rest: Any, **named: Any) -> None:
+        super().__init__(me, *rest, **named)
+        self._at_once = self.Part(me, self.MEMORY)
 
 
-class VoidsWithoutGivingUpItsPlace(Handover):
-    def _answer_at_once(self, name: tuple[NodeId, int], question: Any, out: list[Effect]) -> None:
-        if question.reply - STANDING == self._standing:
-            out.append(Send(name[0], Void(question.nonce, question.reply)))
-        else:
-            super()._answer_at_once(name, question, out)
+class StandsAgainForTheSameRequest(BreaksAtOnce):
+    class Part(AtOnce):
+        def _retire(self, request: int, taken: int) -> None:
+            super()._retire(request, taken)
+            del self._retired[request]
+            self._retired_to = 0
 
 
-class SaysVoidOfWhatItForgotToStandFor(Handover):
-    def _answer_at_once(self, name: tuple[NodeId, int], question: Any, out: list[Effect]) -> None:
-        known = question.reply - STANDING in (self._standing, *self._retired)
-        if known:
-            super()._answer_at_once(name, question, out)
-        else:
-            out.append(Send(name[0], Void(question.nonce, question.reply)))
+class VoidsWithoutGivingUpItsPlace(BreaksAtOnce):
+    class Part(AtOnce):
+        def answer(self, name: tuple[NodeId, int], question: Any, out: list[Effect]) -> None:
+            if question.reply - STANDING == self.standing:
+                out.append(Send(name[0], Void(question.nonce, question.reply)))
+            else:
+                super().answer(name, question, out)
+
+
+class SaysVoidOfWhatItForgotToStandFor(BreaksAtOnce):
+    class Part(AtOnce):
+        def answer(self, name: tuple[NodeId, int], question: Any, out: list[Effect]) -> None:
+            if question.reply - STANDING in (self.standing, *self._retired):
+                super().answer(name, question, out)
+            else:
+                out.append(Send(name[0], Void(question.nonce, question.reply)))
 
 
 class RepeatsItsNonces(Handover):

@@ -21,9 +21,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from softmutex.core.attempts import Outgoing, Stage
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import CancelTimer, Effect, NodeId, Send, SetTimer, TimerName, Token
-from softmutex.core.handover import Failed, Gone, Handover, Outgoing, Passing, Stage, Taken
+from softmutex.core.handover import Failed, Gone, Handover, Passing, Taken
 from softmutex.core.messages import Message, Want
 
 TOKEN = Token(epoch=0, stamp=7, id=7, hop=0)
@@ -351,7 +352,7 @@ class Explorer:
         if act.what in ("stand", "skip"):
             for other in self.members:
                 if other != node:
-                    for request in range(state.retired_to + 1, handover._standing + 1):
+                    for request in range(state.retired_to + 1, handover.standing + 1):
                         sent |= self._post(Posted("Want", node, other, Want(node, request, False, 0)))
         for effect in out:
             match effect:
@@ -418,14 +419,15 @@ class Explorer:
             handover._outgoing[nonce] = outgoing
         handover._promises.update(state.promises)
         handover._settled.update(state.settled)
-        handover._standing, handover._retired_to = state.standing, state.retired_to
-        handover._forgotten_to = state.forgotten_to
-        handover._retired.update(state.retired)
-        handover._owed.update(state.owed)
+        part = handover._at_once
+        part.standing, part._retired_to, part._forgotten_to = state.standing, state.retired_to, state.forgotten_to
+        part._retired.update(state.retired)
+        part._owed.update(state.owed)
         return handover
 
     @staticmethod
     def _freeze(handover: Handover, held: Token | None, begun: int, timers: list[TimerName]) -> NodeState:
+        part = handover._at_once
         return NodeState(
             held,
             begun,
@@ -436,10 +438,10 @@ class Explorer:
             ),
             tuple(handover._promises.items()),
             tuple(handover._settled.items()),
-            handover._standing,
-            tuple(handover._retired.items()),
-            handover._retired_to,
-            handover._forgotten_to,
-            tuple(handover._owed.items()),
+            part.standing,
+            tuple(part._retired.items()),
+            part._retired_to,
+            part._forgotten_to,
+            tuple(part._owed.items()),
             tuple(timers),
         )

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from softmutex.core.at_once import OWED, STANDING
 from softmutex.core.events import Effect, Send, SetTimer
-from softmutex.core.handover import OWED, STANDING, Failed, Gone, Handover, Taken
+from softmutex.core.handover import Failed, Gone, Handover, Taken
 from softmutex.core.messages import Accept, Ask, Commit, Done, Offer, Void
 from tests.handover.stage import TOKEN
 from tests.handover.test_bounds import NOTHING, exactly, hear, make

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from softmutex.core.attempts import Settled
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import CancelTimer, Effect, FactKind, NodeId, Note, Send, SetTimer, Token
-from softmutex.core.handover import MAX_HOP, TIMER, Failed, Gone, Handover, Passed, Passing, Settled, Taken
+from softmutex.core.handover import MAX_HOP, TIMER, Failed, Gone, Handover, Passed, Passing, Taken
 from softmutex.core.messages import Accept, Ask, Commit, Done, Message, Offer, Ping, Refuse, Void, Withdraw
 from tests.handover.stage import TOKEN, Start
 

@@ -1,0 +1,127 @@
+"""A token that comes in one message: who waits promises in its request to take it, and whoever has it commits it.
+
+What it decides: whether a commit that nobody offered is taken, and what is said of it afterwards. An offer and its ACK
+cost a round trip for each hop, which is most of what a hop takes; yet who waits has said already that it wants the
+token. The naive way, to take whatever comes, takes every copy of a commit; and to say VOID of what is not known gives
+a token back to a sender whose commit was taken, and forgotten since. So a request is a promise like any other
+(`handover.py`): the reply of the hand-over is the request itself, and it is settled once.
+
+    sender    give_at_once --> COMMITTED as there          receiver  standing --COMMIT--> taken
+                                                                         '--ASK, stand(another), renounce--> void
+
+Invariants, by the names they have there
+    S1  A request is promised once in a life, and the first COMMIT for it settles it, or the first ASK about one that
+        never came. Requests grow; those that are forgotten, and all before them, are refused for ever.
+    S3  VOID is said only of a request that is remembered as settled another way.
+    A4  Whatever arrives, at most `memory` settled requests are kept.
+
+DONE may wait a moment (`OWED_FOR`): between two nodes that pass the token to and fro its return says the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from softmutex.core.errors import InvariantBreach
+from softmutex.core.events import (
+    SECOND,
+    CancelTimer,
+    Duration,
+    Effect,
+    FactKind,
+    Instant,
+    NodeId,
+    Note,
+    Send,
+    SetTimer,
+    TimerName,
+    Token,
+)
+from softmutex.core.messages import Ask, Commit, Done, Void
+
+OWED: Final = "owed"  # every timer set here is named (OWED, nonce of the sender)
+STANDING: Final = 2**63  # replies from here on are requests; nonces stay below
+OWED_FOR: Final[Duration] = SECOND // 250  # how long a DONE may wait; a sender waits longer than that before it repeats
+
+
+class AtOnce:
+    """What one node promised in its requests, and the DONEs that it owes."""
+
+    def __init__(self, me: NodeId, memory: int) -> None:
+        self._me = me
+        self._memory = memory
+        self.standing = 0  # the request that we stand for
+        self._retired: dict[int, int] = {}  # requests that we stood for, and the nonce of the commit we took, or 0
+        self._retired_to = 0  # the last of them
+        self._forgotten_to = 0  # nothing is said of those up to here that are not remembered
+        self._owed: dict[tuple[NodeId, int], tuple[int, tuple[Instant, int]]] = {}  # DONEs that wait: reply, key
+
+    def stand(self, request: int) -> None:
+        if self.standing and request != self.standing:
+            self._retire(self.standing, 0)
+        if request > self._retired_to:
+            self.standing = request
+
+    def take(self, name: tuple[NodeId, int], commit: Commit, possible: bool, now: Instant, out: list[Effect]) -> bool:
+        """Is the token taken that this commit, `name`, brings? `possible`: nothing is wrong with the token itself."""
+        self.forgive(name[0], commit.token, out)
+        request = commit.reply - STANDING
+        # An earlier request that was served by another way does as well: it is one node that waits.
+        stands = self._forgotten_to < request <= self.standing and request not in self._retired
+        if not (stands and possible):
+            self.answer(name, commit, out)
+            return False
+        self._retire(request, commit.nonce)
+        self._owed[name] = (commit.reply, commit.token.key)
+        out.append(SetTimer((OWED, commit.nonce), now + OWED_FOR))
+        return True
+
+    def answer(self, name: tuple[NodeId, int], question: Commit | Ask, out: list[Effect]) -> None:
+        """Was this commit taken? As often as it is asked."""
+        request = question.reply - STANDING
+        if request > self._forgotten_to and request not in self._retired:
+            self._retire(request, 0)
+        if request not in self._retired:
+            out.append(Note(FactKind.STALE, None, name[0], type(question).__name__))
+        else:
+            taken = self._retired[request] == question.nonce
+            out.append(Send(name[0], (Done if taken else Void)(question.nonce, question.reply)))
+
+    def _retire(self, request: int, taken: int) -> None:
+        if request in self._retired:
+            raise InvariantBreach(f"node {self._me} stands for request {request} twice")  # S1
+        self._retired[request] = taken
+        self._retired_to = max(self._retired_to, request)
+        if request == self.standing:
+            self.standing = 0
+        if len(self._retired) > self._memory:
+            forgotten = next(iter(self._retired))
+            del self._retired[forgotten]
+            self._forgotten_to = max(self._forgotten_to, forgotten)
+
+    # --- DONE, a moment later ----------------------------------------------------------------------------------------
+
+    @property
+    def owes(self) -> bool:
+        return bool(self._owed)
+
+    def fired(self, timer: TimerName, out: list[Effect]) -> None:
+        """Say DONE; the token did not return meanwhile, which would have said it, too."""
+        for name, (reply, _) in list(self._owed.items()):
+            if timer == (OWED, name[1]):
+                del self._owed[name]
+                out.append(Send(name[0], Done(name[1], reply)))
+
+    def forgive(self, node: NodeId, token: Token, out: list[Effect]) -> None:
+        """The token goes back to this node, or comes from it again: it needs no DONE to know that it had arrived."""
+        for name, (_, key) in list(self._owed.items()):
+            if name[0] == node and key == token.key:
+                self._drop_debt(name, out)
+
+    def departed(self, node: NodeId, out: list[Effect]) -> None:
+        for name in [name for name in self._owed if name[0] == node]:
+            self._drop_debt(name, out)
+
+    def _drop_debt(self, name: tuple[NodeId, int], out: list[Effect]) -> None:
+        del self._owed[name]
+        out.append(CancelTimer((OWED, name[1])))
