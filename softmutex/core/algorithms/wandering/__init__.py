@@ -26,6 +26,7 @@ Each rule, where it lives, what it is for, and where the papers have it:
     census      waiter        a waiter whom no home answers inquires itself        liveness
     last resort waiter        adaptive time-out, without hints or census           liveness          000 section 5
     rivals      inquirer      higher epoch, then older key; inquire, then discard  one token         000, 001 sandwich
+    reunion     machine       who was silent and returns is told of the token      one token
     doubt       watch         out of touch: neither grant nor pass before asking   one token
     waking      machine       who slept looks into what it has before it is used    one token
     ledger      ledger        holds of two tokens that met: both sides are told     evidence

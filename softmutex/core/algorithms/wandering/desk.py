@@ -67,6 +67,7 @@ class Desk:
         "gone",
         "heard",
         "inbox",
+        "learned_at",
         "least",
         "me",
         "members",
@@ -90,6 +91,7 @@ class Desk:
         self.out: list[Effect] = []
         self.inbox: list[Message] = []
         self.best: dict[int, Place] = {}  # the best sighting of each slot
+        self.learned_at: dict[int, Instant] = {}  # when this node heard of it
         self.suspects: dict[NodeId, Instant] = {}  # silent ones, and until when they are passed over
         self.woke_at: Instant = -SECOND
         self.heard: dict[NodeId, Instant] = {}  # who spoke last, and when
@@ -191,6 +193,7 @@ class Desk:
         if known is not None and rank(known) >= rank(place):
             return False
         self.best[place.slot] = place
+        self.learned_at[place.slot] = self.now
         return True
 
     def outranked(self, token: Token) -> Place | None:

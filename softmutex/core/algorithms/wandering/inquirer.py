@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
-from softmutex.core.algorithms.wandering.settings import PROBES, PROMISE, SAMPLE, SLACK
+from softmutex.core.algorithms.wandering.settings import FRESH, PROBES, PROMISE, SAMPLE, SLACK
 from softmutex.core.events import (
     SECOND,
     Duration,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 PROBE_LEAST: Final = SECOND // 20  # a probe may come at a bad moment; 1 + 2 + 3 + 4 of these are patient enough
 FEW: Final = 2  # probes to one of many: it is no loss if some do not answer
 GIVEN_UP: Final = PROBES + 1
+OUT_OF_SIGHT: Final = 5 * SECOND  # a doubted token waits so long for one whose holder is no member here
 
 
 class Inquiry:
@@ -296,7 +297,8 @@ class Inquirer:
             self._again(inquiry, SECOND)  # ours, and out of our hands: the hand-over ends soon, one way or another
             return
         heir_is_well = inquiry.asked.get(inquiry.heir) == -1
-        if seat is None and (inquiry.news or inquiry.between or heir_is_well or self._is_ahead(inquiry)):
+        moves = inquiry.news or heir_is_well or self._is_ahead(inquiry)
+        if self._gives_way(seat, moves) if seat is not None else moves or inquiry.between:
             self._again(inquiry, SECOND // 4)  # it was on its way just now, or somebody who has it finds out more
         elif self._cut_off(answers, len(inquiry.asked)):
             self._isolated(inquiry)
@@ -324,7 +326,17 @@ class Inquirer:
         best = self.desk.best.get(inquiry.slot)
         if best is None or best.holder == self.desk.me or best.holder in inquiry.asked:
             return False
-        return self.desk.is_member(best.holder)
+        # Whom this node took for dead, others may know better: if it goes on from there, they hear of it soon.
+        just_now = self.desk.now - self.desk.learned_at[inquiry.slot] < FRESH
+        return just_now or self.desk.is_member(best.holder)
+
+    def _gives_way(self, seat: Seat, moves: bool) -> bool:
+        """A better one was heard of. It goes on being heard of, or is where this node cannot ask, which will change
+        soon if the group was divided: two that each replace the other at once would both be used until then."""
+        better = self.desk.outranked(seat.token)
+        if better is None:
+            return False
+        return moves or (not self.desk.is_member(better.holder) and self.desk.now - seat.doubted_at < OUT_OF_SIGHT)
 
     def _settle(self, seat: Seat) -> None:
         """We are in touch, and nobody has a better token than the one we doubted."""

@@ -291,7 +291,11 @@ class Wandering:
     def _members_changed(self, joined: tuple[NodeId, ...], left: tuple[NodeId, ...]) -> None:
         desk = self.desk
         registrar = self.registrar
+        returned = tuple(node for node in joined if node in desk.gone)
         desk.changed(joined, left)
+        for node in returned:  # it was only silent, and may have been on the other side of a divided group
+            for slot, best in desk.best.items():
+                desk.post(node, Sight(0, slot, best, Presence.ABSENT, False))
         for node in left:
             self.ghosts.forget(node)
             registrar.departed(node)

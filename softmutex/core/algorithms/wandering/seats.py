@@ -442,8 +442,9 @@ class Seats:
         seat.invited = NOBODY
         seat.giving = False
         seat.parked = False
-        seat.doubt = True
-        seat.doubted_at = self.desk.now
+        if not seat.doubt:
+            seat.doubt = True
+            seat.doubted_at = self.desk.now
         self.machine.watch.ended(seat)
         return True
 

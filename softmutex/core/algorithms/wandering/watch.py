@@ -9,6 +9,7 @@ passed on quickly from one that is lost. Here the token carries `unseen`, how lo
 whoever has it when that reaches a BEAT speaks, so a beat costs two messages a BEAT, however often the token moves.
 
 The watchers travel in the token (`watch`), the first two homes to begin with. A silent one is replaced on the spot.
+Where others stand in for the first home, it is told too, and sooner: there the halves of a divided group meet again.
 
 S1  The holder's lease (counted from when an answered beat was sent) ends before a watcher's (counted from when it
     arrived, and followed by probes): as far as clocks run alike, a holder knows first that it may be replaced.
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 BEAT_EARLY: Final = 3 * BEAT // 4  # a holder that begins then speaks at once
 TRIES: Final = 3  # unanswered beats until a watcher is replaced
-RETURN: Final = 0.25  # share of beats that also try the first home, where another had to stand in for it
+BEAT_ASTRAY: Final = BEAT // 4  # where the first home does not watch over it
 
 
 class Watch:
@@ -57,6 +58,12 @@ class Watch:
                 return node
         return next(iter(desk.homes(1, but=desk.me)), NOBODY)
 
+    def knows_home(self, seat: Seat) -> bool:
+        """False where others had to stand in for the first home, and it is no longer under suspicion here. A token
+        that wanders among those who were on its side of a divided group would not meet the other one otherwise."""
+        first = next(iter(self.desk.homes(1)), NOBODY)
+        return not seat.token.watch or first in (NOBODY, self.desk.me, *seat.token.watch)
+
     # --- the seat's story --------------------------------------------------------------------------------------------
 
     def began(self, seat: Seat) -> None:
@@ -67,7 +74,8 @@ class Watch:
             seat.heard_at = self.desk.now
         seat.sent_at = 0
         seat.tries = 0
-        if seat.heard_at + BEAT_EARLY <= self.desk.now:
+        early = BEAT_EARLY if self.knows_home(seat) else BEAT_ASTRAY
+        if seat.heard_at + early <= self.desk.now:
             self.check(seat)
             if not seat.doubt:
                 self.beat(seat)  # now rather than in the middle of a short hold, when the answer would come too late
@@ -123,9 +131,8 @@ class Watch:
         desk.post(watcher, Seen(place, lease, seat.token.queue))
         seat.quiet_until = 0
         seat.watcher = watcher
-        first = next(iter(desk.ring()), NOBODY)
-        if first not in (desk.me, *seat.token.watch) and seat.tries == 0 and desk.rng.random() < RETURN:
-            desk.post(first, Seen(place, lease, seat.token.queue))
+        if seat.tries == 0 and not self.knows_home(seat):
+            desk.post(desk.home, Seen(place, lease, seat.token.queue))
         if seat.tries == 0:
             seat.sent_at = desk.now
         seat.tries += 1
