@@ -92,7 +92,7 @@ def slurm(log: Path, more: str) -> Iterator[Any]:
 @contextmanager
 def celery_turns(log: Path) -> Iterator[Submit]:
     with celery(log, 2) as (site, tasks):
-        yield lambda worker: site.send(tasks.patient, worker, str(log), TRANSFER_S)
+        yield lambda worker: site.send(tasks.usual, worker, str(log), TRANSFER_S)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
-from softmutex.agent import place
+from softmutex.agent import place, traced
 from softmutex.agent.link import Lines, Message, NotALink, pack
 from softmutex.agent.place import Elsewhere, NoAgent
 from softmutex.core.errors import AcquireTimeout, ConfigError, HoldLost, Isolated, NodeClosed, SoftMutexError
@@ -88,6 +88,7 @@ class Talk:
             "on_overrun": more.pop("on_overrun", "warn"),
             "place": more.pop("place", {}),
             "options": more,
+            "trace": traced.here(),
         }
 
     def is_settled(self) -> bool:

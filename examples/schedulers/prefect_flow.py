@@ -16,7 +16,7 @@ from softmutex import sync
 
 @task(retries=50, retry_delay_seconds=5)
 def fetch(path: str) -> None:
-    with sync.SoftMutex("nightly-ftp", timeout=60):
+    with sync.SoftMutex("nightly-ftp", timeout=10):
         with open(path, "a") as log:
             log.write("in\n")
         time.sleep(0.1)  # the transfer

@@ -4,7 +4,8 @@
 
 DIRECTORY gets a virtual environment with the scheduler and softmutex (minutes, and up to a gigabyte; the next time it
 is used as it is) and the data of two installations that know nothing of each other. Each runs two transfers at the same
-time as the other; what the transfers wrote down must be `in out` four times.
+time as the other, while a third party holds the mutex for longer than a task waits in one go: so they are put off or
+tried again, too. What the transfers wrote down must be `in out` four times.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 RECIPES = Path(__file__).parent.resolve()
 INSTALLATIONS, TRANSFERS = 2, 2
 PATIENCE_S, ENDS_S = 300.0, 15.0
+THIRD_PARTY = ["run", "-n", "nightly-ftp", "--", "sh", "-c", "touch held; sleep 40; echo free >> visits"]
 # Some versions of what these two are made of do not go together, whatever their own metadata says.
 PACKAGES = {"airflow": ["apache-airflow==2.10.5"], "prefect": ["prefect==3.8.8", "fastapi<0.145"]}
 
@@ -67,7 +69,7 @@ def airflow(programs: Path, data: Path, visits: Path) -> tuple[list[Command], Co
         [program, "dags", "reserialize"],
         [program, "dags", "trigger", "nightly", "--conf", conf],
     ]
-    return before, [program, "scheduler"], environ
+    return before, [program, "scheduler", "--skip-serve-logs"], environ
 
 
 WAYS: dict[str, Callable[[Path, Path, Path], tuple[list[Command], Command, dict[str, str]]]] = {
@@ -88,11 +90,23 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Or until PATIENCE_S are over: what is there then is judged."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
 def try_it(name: str, here: Path) -> bool:
     programs = venv(here, name)
     run = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=here))
-    visits, wanted = run / "visits", ["in", "out"] * (INSTALLATIONS * TRANSFERS)
+    visits, wanted = run / "visits", ["free"] + ["in", "out"] * (INSTALLATIONS * TRANSFERS)
     with ExitStack() as started:
+
+        def start(command: Command, environ: Mapping[str, str]) -> None:
+            process = subprocess.Popen(command, env=environ, cwd=run, stdout=log, stderr=log, start_new_session=True)
+            started.callback(end, process)
+
         log = started.enter_context((run / "log").open("ab"))
         ready = []
         for number in range(INSTALLATIONS):
@@ -102,14 +116,11 @@ def try_it(name: str, here: Path) -> bool:
             for step in before:
                 subprocess.run(step, env=environ, stdout=log, stderr=log, check=True)
             ready.append((command, environ))
+        start([str(programs / "softmutex"), *THIRD_PARTY], environ)
+        wait_until(lambda: (run / "held").exists())
         for command, environ in ready:
-            process = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
-            started.callback(end, process)
-        deadline = time.monotonic() + PATIENCE_S
-        while not (visits.exists() and len(visits.read_text().split()) >= len(wanted)):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.2)
+            start(command, environ)
+        wait_until(lambda: visits.exists() and len(visits.read_text().split()) >= len(wanted))
     seen = visits.read_text().split() if visits.exists() else []
     print(f"{name}: {' '.join(seen) or 'nothing'} ({'as it must be' if seen == wanted else f'not so; see {run}/log'})")
     return seen == wanted

@@ -1,7 +1,7 @@
 """What a job and the agent that holds its mutex tell each other: one line of JSON a message, over a Unix socket.
 
 job                                    agent
-  -> want(name, timeout, options, ...)   only to an agent of many jobs; a private one knows already
+  -> want(name, timeout, options, trace) only to an agent of many jobs; a private one knows already
   <- welcome  or  elsewhere(why)         it will see to it; or: it is in another group than the job wants
   <- granted(turn)                       the mutex is yours, if you are there to take it
   -> take(turn)                          I am, and not stopped

@@ -131,7 +131,9 @@ def wish_of(want: Message) -> Wish:
         raise ConfigError(f"on_overrun={on_overrun!r}: warn, cancel or release.")
     timeout_s = None if timeout is None else read_one(SETTINGS["timeout"], timeout, "job")
     said = want.get("said")
-    return Wish(str(name), read, timeout_s, float(said) if isinstance(said, int | float) else None, on_overrun)
+    said_s = float(said) if isinstance(said, int | float) else None
+    trace = {str(key): str(value) for key, value in dict(want.get("trace") or {}).items()}
+    return Wish(str(name), read, timeout_s, said_s, on_overrun, trace)
 
 
 async def serve(node: Node, door: Door) -> None:

@@ -20,12 +20,13 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from softmutex import AcquireTimeout, ConfigError, Hold, Isolated, Node, NodeClosed, SoftMutex, SoftMutexError
 from softmutex.agent.groups import kill_group
 from softmutex.agent.link import NOT_ACQUIRED, NOT_STARTED, USAGE, Lines, NotALink, pack
+from softmutex.agent.traced import below
 
 TAKE_PATIENCE_S = 5.0
 
@@ -37,6 +38,7 @@ class Wish:
     timeout_s: float | None
     said_s: float | None = None  # the time limit as the job's user gave it, of which `timeout_s` is left
     on_overrun: str = "warn"  # warn, cancel (the job is asked to end) or release (others are let in beside it)
+    trace: Mapping[str, str] = field(default_factory=dict)  # of the job's span (traced.py)
 
 
 async def no_more_to_do() -> None:
@@ -77,7 +79,8 @@ class Session:
         self._link.setblocking(False)
         listening = asyncio.create_task(self._listen())
         try:
-            await self._join_and_hold()
+            with below(self._wish.trace):
+                await self._join_and_hold()
         except ConfigError as error:
             self._fail(USAGE, "config", str(error))
         except AcquireTimeout:

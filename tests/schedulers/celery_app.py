@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 from celery.exceptions import SoftTimeLimitExceeded
 from softmutex_adapters.schedulers.celery import SoftMutexAgent, in_turn
 
+from tests.schedulers import spans
 from tests.schedulers.contract import transfer
 
 app = Celery("tests", broker=os.environ["REDIS_URL"], backend=os.environ["REDIS_URL"])
@@ -19,10 +21,31 @@ app.conf.update(
     task_track_started=True,
 )
 app.steps["worker"].add(SoftMutexAgent)
+open_spans: dict[str, Any] = {}
+
+
+def open_span(task_id: str, **_: Any) -> None:
+    open_spans[task_id] = spans.task()
+    open_spans[task_id].__enter__()
+
+
+def close_span(task_id: str, **_: Any) -> None:
+    open_spans.pop(task_id).__exit__(None, None, None)
+
+
+if spans.set_up_where_wanted():  # in the worker's main process, where the agent is, and in all that it forks
+    signals.task_prerun.connect(open_span)
+    signals.task_postrun.connect(close_span)
 
 
 @app.task(**in_turn("transfers", wait=0.5))
 def patient(log: str, seconds: float) -> None:
+    transfer(log, seconds)
+
+
+@app.task(**in_turn("transfers"))
+def usual(log: str, seconds: float) -> None:
+    """What the benchmark measures: nothing is set."""
     transfer(log, seconds)
 
 

@@ -89,10 +89,11 @@ def tasks_that_waited_and_held(path: Path) -> int:
 
 
 class SpansContract(SchedulerContract):
-    """Where the node is in the process of the job. `spans` is a file to which a worker writes those of its tasks."""
+    """Also for schedulers whose workers trace. `traced` is a site that does; `spans` is the file to which it writes."""
 
     def test_the_span_of_a_task_is_the_parent_of_its_wait_and_hold(self, traced: Site, spans: Path) -> None:
         jobs = [traced.submit(worker, 0.1) for worker in (0, 1)]
         wait_until(lambda: all(traced.outcome(job) for job in jobs), "they are not over")
-        assert [traced.outcome(job) for job in jobs] == [(True, "")] * 2
+        outcomes = [traced.outcome(job) for job in jobs]
+        assert outcomes == [(True, "")] * 2, outcomes
         wait_until(lambda: tasks_that_waited_and_held(spans) == 2, f"the spans are {told(spans)}")

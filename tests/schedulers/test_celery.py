@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.schedulers.contract import LossContract, Outcome, Site, is_in, visits, wait_until
+from tests.schedulers.spans import SpansContract
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.needs("redis-server"), pytest.mark.slow]
@@ -52,14 +53,14 @@ def answers(port: int) -> bool:
 
 
 class CelerySite:
-    def __init__(self, tasks: Any, log: Path, pool: str, processes: int = 2) -> None:
+    def __init__(self, tasks: Any, log: Path, pool: str, processes: int = 2, **more: str) -> None:
         self.tasks = tasks
         self.usual = tasks.patient
         self._log = log
         self._results: list[Any] = []
         name = f"{pool}-{os.getpid()}-{log.parent.name}"
         self.queues = [f"{name}-{number}" for number in range(2)]
-        environ = {**os.environ, "SOFTMUTEX_GROUP": name[:60]}
+        environ = {**os.environ, "SOFTMUTEX_GROUP": name[:60], **more}
         self._workers = []
         for queue in self.queues:
             command = [sys.executable, "-m", "celery", "-A", "tests.schedulers.celery_app", "worker", "-Q", queue]
@@ -136,7 +137,12 @@ class Celery(LossContract):
 
     @pytest.fixture
     def site(self, celery_tasks: Any, log: Path) -> Iterator[Site]:
-        site = CelerySite(celery_tasks, log, self.pool)
+        with self.start(celery_tasks, log) as site:
+            yield site
+
+    @contextmanager
+    def start(self, tasks: Any, log: Path, **more: str) -> Iterator[Site]:
+        site = CelerySite(tasks, log, self.pool, **more)
         try:
             site.wait_until_ready()
             yield site
@@ -148,8 +154,17 @@ class Celery(LossContract):
         super().test_a_lost_hold_is_warned_of_and_the_job_ends_well(site, log)
 
 
-class TestPrefork(Celery):
+class TestPrefork(Celery, SpansContract):
     pool = "prefork"
+
+    @pytest.fixture
+    def spans(self, tmp_path: Path) -> Path:
+        return tmp_path / "spans"
+
+    @pytest.fixture
+    def traced(self, celery_tasks: Any, log: Path, spans: Path) -> Iterator[Site]:
+        with self.start(celery_tasks, log, TESTS_SPANS=str(spans)) as site:
+            yield site
 
     def test_a_task_that_is_revoked_while_it_runs_gives_the_mutex_back(self, site: CelerySite, log: Path):
         first = site.submit(0, 600.0)
