@@ -147,7 +147,9 @@ def dask_turns(log: Path, resources: dict[str, int] | None = None) -> Iterator[S
     workers = 1 if resources else 2
     more = {"resources": resources} if resources else {}
     with (
-        LocalCluster(n_workers=workers, threads_per_worker=2, dashboard_address=None, silence_logs=50, **more) as here,
+        LocalCluster(
+            n_workers=workers, threads_per_worker=2, dashboard_address="127.0.0.1:0", silence_logs=50, **more
+        ) as here,
         Client(here) as client,
     ):
         futures: list[Any] = []

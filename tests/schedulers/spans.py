@@ -38,12 +38,10 @@ def set_up(path: str) -> None:
         parent = format(span.parent.span_id, "x") if span.parent else None
         return json.dumps([span.name, f"{span.context.span_id:x}", parent, f"{span.context.trace_id:x}"]) + "\n"
 
-    provider = trace.get_tracer_provider()
-    if not isinstance(provider, TracerProvider):  # a process has one; Dask's workers live for many tests
-        provider = TracerProvider()
-        trace.set_tracer_provider(provider)
+    provider = TracerProvider()
     file = Path(path).open("a")  # noqa: SIM115 for as long as the process lives
     provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(out=file, formatter=line)))
+    trace.set_tracer_provider(provider)
 
 
 def set_up_where_wanted() -> bool:

@@ -80,8 +80,12 @@ def said_of(log: Path) -> str:
     return f"{log}.said"
 
 
-def write_spans_to(path: str) -> None:
-    spans.set_up(path)
+class TracedPlugin(SoftMutexPlugin):
+    """A worker whose SDK is set up before its node, as a preload script does."""
+
+    async def setup(self, worker: Any) -> None:
+        spans.set_up_where_wanted()
+        await super().setup(worker)
 
 
 def write_warnings_to(path: str) -> None:
@@ -90,17 +94,20 @@ def write_warnings_to(path: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def dask_client() -> Iterator[Client]:
+def dask_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     os.environ["SOFTMUTEX_GROUP"] = f"dask-{os.getpid()}"
+    os.environ[spans.VARIABLE] = str(tmp_path_factory.mktemp("dask") / "spans")
     try:
         with (
-            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+            LocalCluster(
+                n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50
+            ) as cluster,
             Client(cluster) as client,
         ):
-            client.register_plugin(SoftMutexPlugin())
+            client.register_plugin(TracedPlugin())
             yield client
     finally:
-        del os.environ["SOFTMUTEX_GROUP"]
+        del os.environ["SOFTMUTEX_GROUP"], os.environ[spans.VARIABLE]
 
 
 class Dask(LossContract, spans.SpansContract):
@@ -112,8 +119,10 @@ class Dask(LossContract, spans.SpansContract):
         return tmp_path / "visits"
 
     @pytest.fixture
-    def spans(self, tmp_path: Path) -> Path:
-        return tmp_path / "spans"
+    def spans(self) -> Path:
+        path = Path(os.environ[spans.VARIABLE])
+        path.write_text("")
+        return path
 
     @pytest.fixture
     def site(self, dask_client: Client, log: Path) -> Site:
@@ -121,8 +130,7 @@ class Dask(LossContract, spans.SpansContract):
         return DaskSite(dask_client, log, self.task)
 
     @pytest.fixture
-    def traced(self, site: Site, dask_client: Client, log: Path, spans: Path) -> Site:
-        dask_client.run(write_spans_to, str(spans))
+    def traced(self, site: Site, dask_client: Client, log: Path) -> Site:
         return DaskSite(dask_client, log, self.traced_task)
 
 
