@@ -3,8 +3,10 @@
 What it decides: whether a commit that nobody offered is taken, and what is said of it afterwards. An offer and its ACK
 cost a round trip for each hop, which is most of what a hop takes; yet who waits has said already that it wants the
 token. The naive way, to take whatever comes, takes every copy of a commit; and to say VOID of what is not known gives
-a token back to a sender whose commit was taken, and forgotten since. So a request is a promise like any other
-(`handover.py`): the reply of the hand-over is the request itself, and it is settled once.
+a token back to a sender whose commit was taken, and forgotten since. Nor may nothing be said: a node that slept knows
+requests of long ago, commits to one after the other, and loses its token each time. So a request is a promise like any
+other (`handover.py`): the reply of the hand-over is the request itself, and it is settled once. And as the nonces of a
+sender grow, the highest one taken from it tells for all its later commits that they were never taken.
 
     sender    give_at_once --> COMMITTED as there          receiver  standing --COMMIT--> taken
                                                                          '--ASK, stand(another), renounce--> void
@@ -12,8 +14,10 @@ a token back to a sender whose commit was taken, and forgotten since. So a reque
 Invariants, by the names they have there
     S1  A request is promised once in a life, and the first COMMIT for it settles it, or the first ASK about one that
         never came. Requests grow; those that are forgotten, and all before them, are refused for ever.
-    S3  VOID is said only of a request that is remembered as settled another way.
-    A4  Whatever arrives, at most `memory` settled requests are kept.
+    S3  VOID is said only of a commit that was never taken and never will be: its request is remembered as settled by
+        another, or is refused for ever, and nothing so late was taken from this sender. Of others, nothing is said.
+    A4  Whatever arrives, at most `memory` settled requests are kept, and of at most `memory` senders the last taking.
+        Those who are forgotten leave their highest request: up to there, nothing is said to senders not remembered.
 
 DONE may wait a moment (`OWED_FOR`): between two nodes that pass the token to and fro its return says the same.
 """
@@ -53,7 +57,9 @@ class AtOnce:
         self.standing = 0  # the request that we stand for
         self._retired: dict[int, int] = {}  # requests that we stood for, and the nonce of the commit we took, or 0
         self._retired_to = 0  # the last of them
-        self._forgotten_to = 0  # nothing is said of those up to here that are not remembered
+        self._forgotten_to = 0  # those up to here that are not remembered are refused for ever
+        self._latest: dict[NodeId, tuple[int, int]] = {}  # by sender: the highest nonce, and request, that we took
+        self._unsure_to = 0  # up to here, senders that are not in `_latest` may have been taken from
         self._owed: dict[tuple[NodeId, int], tuple[int, tuple[Instant, int]]] = {}  # DONEs that wait: reply, key
 
     def stand(self, request: int) -> None:
@@ -72,6 +78,7 @@ class AtOnce:
             self.answer(name, commit, out)
             return False
         self._retire(request, commit.nonce)
+        self._remember(name, request)
         self._owed[name] = (commit.reply, commit.token.key)
         out.append(SetTimer((OWED, commit.nonce), now + OWED_FOR))
         return True
@@ -81,11 +88,28 @@ class AtOnce:
         request = question.reply - STANDING
         if request > self._forgotten_to and request not in self._retired:
             self._retire(request, 0)
-        if request not in self._retired:
-            out.append(Note(FactKind.STALE, None, name[0], type(question).__name__))
-        else:
+        if request in self._retired:
             taken = self._retired[request] == question.nonce
-            out.append(Send(name[0], (Done if taken else Void)(question.nonce, question.reply)))
+        else:
+            taken = self._latest.get(name[0]) == (question.nonce, request)
+            if not taken and self._may_be_taken(name, request):
+                out.append(Note(FactKind.STALE, None, name[0], type(question).__name__))
+                return
+        out.append(Send(name[0], (Done if taken else Void)(question.nonce, question.reply)))
+
+    def _may_be_taken(self, name: tuple[NodeId, int], request: int) -> bool:
+        sender, nonce = name
+        if sender in self._latest:
+            return nonce <= self._latest[sender][0]
+        return request <= self._unsure_to
+
+    def _remember(self, name: tuple[NodeId, int], request: int) -> None:
+        sender, nonce = name
+        before = self._latest.pop(sender, (0, 0))
+        self._latest[sender] = (max(nonce, before[0]), max(request, before[1]))
+        if len(self._latest) > self._memory:
+            forgotten = next(iter(self._latest))
+            self._unsure_to = max(self._unsure_to, self._latest.pop(forgotten)[1])
 
     def _retire(self, request: int, taken: int) -> None:
         if request in self._retired:

@@ -22,7 +22,8 @@ Invariants
         settled once: taken or void. No reply is ever used again, so whatever is forgotten stays refused for ever.
     S2  A sender that has committed takes the token back only on a VOID of that very (nonce, reply).
     S3  VOID is said only of a promise that is remembered as void. Of what is not remembered, nothing is said: the
-        sender ends with `Gone`, never with a second token.
+        sender ends with `Gone`, never with a second token. (What is not remembered, but was surely never taken, is
+        void as well: `at_once.py`.)
     L1  While messages get through at all, a hand-over ends in `Passed` or `Failed`.
     A4  Whatever arrives, at most `PROMISES` promises and `MEMORY` settled ones are kept. A promise of an early offer
         has no time limit, for A may run for hours; at worst it is crowded out, which the sender learns as VOID.

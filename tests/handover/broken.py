@@ -148,6 +148,19 @@ class SaysVoidOfWhatItForgotToStandFor(BreaksAtOnce):
                 out.append(Send(name[0], Void(question.nonce, question.reply)))
 
 
+class ForgetsASenderWithoutATrace(BreaksAtOnce):
+    class Part(AtOnce):
+        def _remember(self, name: tuple[NodeId, int], request: int) -> None:
+            super()._remember(name, request)
+            self._unsure_to = 0
+
+
+class IsSilentAboutWhatItForgot(BreaksAtOnce):
+    class Part(AtOnce):
+        def _may_be_taken(self, name: tuple[NodeId, int], request: int) -> bool:
+            return True
+
+
 class RepeatsItsNonces(Handover):
     def _fresh_nonce(self) -> int:
         return self._last_nonce
@@ -204,6 +217,8 @@ SAFETY = Bounds(attempts=2, finish=False)
 FORGETFUL = Bounds(attempts=3, memory=1, promises=1, finish=False)
 PIPELINED = Bounds(attempts=2, early=True, finish=False)
 AT_ONCE = Bounds(attempts=3, asks=1, stands=2, offers=False, finish=False)
+SENDERS = Bounds(nodes=3, attempts=3, resends=0, asks=0, memory=1, stands=2, offers=False, finish=False)
+SLEEPERS = Bounds(attempts=2, resends=0, asks=1, memory=1, stands=3, offers=False)
 LIVENESS = Bounds(attempts=2)
 IMPOSTORS = Bounds(nodes=3, attempts=2, resends=0, impostors=True)
 
@@ -226,6 +241,8 @@ BREAKAGES = [
     Breakage(StandsAgainForTheSameRequest, TWICE, Passing.FOUR_WAY, AT_ONCE),
     Breakage(VoidsWithoutGivingUpItsPlace, TWICE, Passing.FOUR_WAY, AT_ONCE),
     Breakage(SaysVoidOfWhatItForgotToStandFor, TWICE, Passing.FOUR_WAY, replace(AT_ONCE, memory=1)),
+    Breakage(ForgetsASenderWithoutATrace, TWICE, Passing.FOUR_WAY, SENDERS),
+    Breakage(IsSilentAboutWhatItForgot, "gives up although it is answered", Passing.FOUR_WAY, SLEEPERS),
     Breakage(RepeatsItsNonces, TWICE, Passing.FOUR_WAY, replace(FORGETFUL, nodes=3, resends=0)),
     Breakage(TakesAnyOfferForAProof, "it ends like this: lost", Passing.FOUR_WAY, LIVENESS),
     Breakage(ListensToImpostors, "gives up although it is answered", Passing.FOUR_WAY, IMPOSTORS),

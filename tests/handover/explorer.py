@@ -68,6 +68,8 @@ class NodeState(NamedTuple):
     retired: tuple[tuple[Any, ...], ...]
     retired_to: int
     forgotten_to: int
+    latest: tuple[tuple[NodeId, tuple[int, int]], ...]
+    unsure_to: int
     owed: tuple[tuple[Any, ...], ...]
     timers: tuple[TimerName, ...]
 
@@ -305,7 +307,7 @@ class Explorer:
     # --- one node ----------------------------------------------------------------------------------------------------
 
     def _fresh(self, node: NodeId) -> NodeState:
-        return NodeState(TOKEN if node == 1 else None, 0, node * 1000, (), (), (), 0, (), 0, 0, (), ())
+        return NodeState(TOKEN if node == 1 else None, 0, node * 1000, (), (), (), 0, (), 0, 0, (), 0, (), ())
 
     def _intern(self, state: NodeState) -> int:
         if state not in self.node_ids:
@@ -422,6 +424,8 @@ class Explorer:
         part = handover._at_once
         part.standing, part._retired_to, part._forgotten_to = state.standing, state.retired_to, state.forgotten_to
         part._retired.update(state.retired)
+        part._latest.update(state.latest)
+        part._unsure_to = state.unsure_to
         part._owed.update(state.owed)
         return handover
 
@@ -442,6 +446,8 @@ class Explorer:
             tuple(part._retired.items()),
             part._retired_to,
             part._forgotten_to,
+            tuple(part._latest.items()),
+            part._unsure_to,
             tuple(part._owed.items()),
             tuple(timers),
         )

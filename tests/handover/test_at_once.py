@@ -69,11 +69,60 @@ def test_who_stands_for_nothing_refuses():
     assert hear(handover, 2, commit_for(9)) == exactly(None, Void(5, STANDING + 9))
 
 
-def test_of_a_request_that_was_forgotten_nothing_is_said():
-    handover = make()
-    for request in range(1, Handover.MEMORY + 3):
+def pass_over(handover: Handover, first: int) -> int:
+    """It stands for so many requests that those before them are forgotten; the last of them."""
+    last = first + Handover.MEMORY + 1
+    for request in range(first, last + 1):
         handover.stand(request)
-    assert hear(handover, 2, commit_for(1)) == NOTHING
+    return last
+
+
+def test_who_slept_and_commits_to_what_was_forgotten_long_ago_keeps_its_token_each_time():
+    handover = make()
+    handover.stand(1)
+    hear(handover, 2, commit_for(1))
+    last = pass_over(handover, 2)
+    for nonce, request in enumerate(range(2, last), start=6):
+        assert hear(handover, 2, commit_for(request, nonce)) == exactly(None, Void(nonce, STANDING + request))
+        assert hear(handover, 2, Ask(nonce, STANDING + request)) == exactly(None, Void(nonce, STANDING + request))
+    assert hear(handover, 2, commit_for(last, nonce=100)) == exactly(Taken(HOP_1, 2))
+
+
+def test_the_last_commit_of_a_sender_is_confirmed_for_ever_and_of_earlier_ones_nothing_is_said():
+    handover = make()
+    for request, nonce in ((1, 5), (2, 6)):
+        handover.stand(request)
+        assert hear(handover, 2, commit_for(request, nonce)) == exactly(Taken(HOP_1, 2))
+    pass_over(handover, 3)
+    assert hear(handover, 2, Ask(6, STANDING + 2)) == exactly(None, Done(6, STANDING + 2))
+    assert hear(handover, 2, commit_for(1, nonce=5)) == NOTHING
+    assert hear(handover, 2, Ask(5, STANDING + 1)) == NOTHING
+
+
+def test_two_commits_that_overtake_each_other_count_as_the_later_one():
+    handover = make()
+    for request, nonce in ((1, 6), (2, 5)):
+        handover.stand(request)
+        assert hear(handover, 2, commit_for(request, nonce)) == exactly(Taken(HOP_1, 2))
+    pass_over(handover, 3)
+    assert hear(handover, 2, Ask(6, STANDING + 1)) == NOTHING
+    assert hear(handover, 2, Ask(5, STANDING + 2)) == NOTHING
+    assert hear(handover, 2, Ask(7, STANDING + 2)) == exactly(None, Void(7, STANDING + 2))
+
+
+def test_so_many_senders_are_remembered_and_of_others_only_that_later_requests_were_never_theirs():
+    handover = make()
+    senders = range(2, Handover.MEMORY + 4)
+    for request, sender in enumerate(senders, start=1):
+        handover.stand(request)
+        assert hear(handover, sender, commit_for(request)) == exactly(Taken(HOP_1, sender))
+    pass_over(handover, len(senders) + 1)
+    assert len(handover._at_once._latest) == Handover.MEMORY
+    for request, sender in enumerate(senders[:2], start=1):
+        assert hear(handover, sender, Ask(5, STANDING + request)) == NOTHING
+    assert hear(handover, 1000, commit_for(2, nonce=9)) == NOTHING
+    assert hear(handover, 1000, commit_for(3, nonce=9)) == exactly(None, Void(9, STANDING + 3))
+    assert hear(handover, senders[2], Ask(5, STANDING + 3)) == exactly(None, Done(5, STANDING + 3))
 
 
 def test_the_return_of_the_token_pays_for_the_done():

@@ -59,6 +59,13 @@ SEARCHES = [
     ),
     Search("at once and offered", FOUR, Bounds(attempts=3, resends=0, asks=1, stands=1), 20_000, CONFIRMED),
     Search("at once, short memory", FOUR, Bounds(asks=1, attempts=3, **STANDING, **FORGETFUL), 24_000, AT_ONCE),
+    Search(
+        "at once to what was forgotten",
+        FOUR,
+        Bounds(resends=0, asks=1, memory=1, stands=3, offers=False),
+        45_000,
+        AT_ONCE,
+    ),
     Search("short memory", FOUR, Bounds(attempts=4, replies=4, **FORGETFUL), 24_000, PROVEN),
     Search("short memory, three nodes", FOUR, Bounds(nodes=3, attempts=3, **FORGETFUL), 15_000, PROVEN),
     Search("short memory, pipelined", FOUR, Bounds(attempts=3, resends=0, early=True, **FORGETFUL), 120_000, PROVEN),
