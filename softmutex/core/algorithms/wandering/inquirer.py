@@ -230,7 +230,10 @@ class Inquirer:
         if place is not None:
             if place.slot != sight.slot:
                 return
+            known = desk.best.get(place.slot)
             news = desk.learn(place)
+            if news and known is not None and not same_token(known, place) and known.holder not in (sender, desk.me):
+                desk.post(known.holder, Sight(0, place.slot, place, Presence.ABSENT, False))  # it may not pass here
         seat = self.machine.seats.by_slot.get(sight.slot)
         if sight.number == 0:
             if seat is not None and not seat.giving and not seat.doubt and desk.outranked(seat.token) is not None:
