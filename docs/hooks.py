@@ -19,6 +19,7 @@ from softmutex.runtime.config import SETTINGS
 HERE = Path(__file__).parent
 COMMANDS = (
     "run",
+    "agent",
     "status",
     "doctor",
     "demo",
@@ -30,6 +31,7 @@ COMMANDS = (
     "sim reproduce",
     "sim compare",
     "sim replay",
+    "sim check",
 )
 
 
