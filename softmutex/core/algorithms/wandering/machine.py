@@ -220,6 +220,8 @@ class Wandering:
                 self.inquirer.fired(slot)
             case ("retry", slot):
                 self.inquirer.retry(slot)
+            case "serve":
+                self.registrar.serve_returned()
             case "listened":
                 self.inquirer.listened()
             case "ghosts":

@@ -57,13 +57,14 @@ class Post:
 
 
 class Registrar:
-    __slots__ = ("late", "machine", "posts", "ready")
+    __slots__ = ("late", "machine", "posts", "ready", "returned_at")
 
     def __init__(self, machine: Wandering) -> None:
         self.machine = machine
         self.ready: dict[NodeId, RequestId] = {}
         self.late: dict[NodeId, RequestId] = {}  # had their turn less than the least interval ago
         self.posts: dict[int, Post] = {}
+        self.returned_at: Instant = 0  # tickets that did not reach a holder were last fed again
 
     @property
     def desk(self) -> Desk:
@@ -388,13 +389,21 @@ class Registrar:
     def bequeathed(self, bequest: Bequest) -> None:
         """From the home before us, in order; or, without a place, given back by a holder: those had come to the head of
         the register, and go there again. At its end they would wait for another round."""
-        place = bequest.place
+        place, news = bequest.place, False
         if place is None:
             self.ready = {**dict(bequest.tickets), **self.ready}
         elif self.desk.learn(place):
+            news = True
             post = self.posts.setdefault(place.slot, Post(place))
             post.place = place
             self._watch(post, GRACE)
         for node, request in self.desk.living(bequest.tickets):
             self.ready.setdefault(node, request)
+        if not news and self.desk.now < self.returned_at + LAZY:
+            self.desk.timer("serve", self.returned_at + LAZY)  # nobody knows better yet: not to and fro at full speed
+        else:
+            self.serve_returned()
+
+    def serve_returned(self) -> None:
+        self.returned_at = self.desk.now
         self.serve()
