@@ -25,9 +25,12 @@ import logging
 import os
 import random
 import shutil
+import socket
 import tempfile
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from celery import Task, bootsteps
@@ -42,7 +45,19 @@ LEAST_S, MOST_S = 1.0, 300.0  # between two tries
 WEIGHT: Final = 0.2  # of the newest hold in the estimate
 SINCE: Final = "softmutex_since"  # the header in which a task remembers when it first asked
 START_PATIENCE_S: Final = 30.0
+PREFIX: Final = "softmutex-celery-"
 log = logging.getLogger("softmutex.celery")
+
+
+def sweep() -> None:
+    """Directories of workers that were killed: nobody listens there any more."""
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            if left.stat().st_uid == os.geteuid() and time.time() - left.stat().st_mtime > START_PATIENCE_S:
+                try:
+                    probe.connect(str(left / "agent.sock"))
+                except OSError:
+                    shutil.rmtree(left, ignore_errors=True)
 
 
 class SoftMutexAgent(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -56,7 +71,8 @@ class SoftMutexAgent(bootsteps.StartStopStep):  # type: ignore[misc]
         self._node_options = dict(parent.app.conf.get("softmutex_node") or {})
         self._directory: str | None = None
         if VARIABLE not in os.environ:  # said before any pool process is forked
-            self._directory = tempfile.mkdtemp(prefix="softmutex-celery-")
+            self._directory = tempfile.mkdtemp(prefix=PREFIX)
+            sweep()
             os.environ[VARIABLE] = os.path.join(self._directory, "agent.sock")
         self._ready = threading.Event()
         self._error: Exception | None = None
