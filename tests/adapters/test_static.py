@@ -91,6 +91,32 @@ async def test_addresses_of_http_transports_are_passed_on_as_they_are(static: St
     assert await shown(static("https://ftp.test/prefix")) == ["https://ftp.test/prefix"]
 
 
+async def test_where_the_own_address_is_a_url_all_are_and_names_are_left_to_the_transport(
+    static: Static, zone: Zone
+) -> None:
+    membership = static("ftp.test:9431", "192.0.2.1:9431", "192.0.2.2:9431", "http://192.0.2.3")
+    await membership.join(Member("https://192.0.2.2:9431"))
+    assert await shown(membership) == ["https://ftp.test:9431", "https://192.0.2.1:9431", "http://192.0.2.3"]
+    assert membership.complete and membership.statistics()["lookups"] == 0
+
+
+async def test_a_list_of_which_no_name_is_known_is_not_complete_and_told_once(
+    static: Static, zone: Zone, caplog: pytest.LogCaptureFixture
+) -> None:
+    membership = static("nohost.test:9431")
+    assert await shown(membership) == []
+    await eventually(lambda: membership.statistics()["lookups_failed"] >= 3, "nobody asks again")
+    assert not membership.complete
+    assert [record.getMessage() for record in caplog.records] == [
+        "no name of static://nohost.test:9431 can be resolved; this node is alone until it can. "
+        "Does `getent hosts` know the name?"
+    ]
+    zone["nohost.test"] = ["192.0.2.10"]
+    assert await shown(membership) == ["192.0.2.10:9431"]
+    await eventually(lambda: len(caplog.records) == 2, "nobody tells that all is well")
+    assert membership.complete and "can be resolved now" in caplog.messages[1]
+
+
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [

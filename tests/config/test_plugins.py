@@ -49,6 +49,12 @@ def test_a_plug_in_whose_import_fails_says_what_is_missing(monkeypatch: pytest.M
     plugins.load.cache_clear()
 
 
+def test_a_membership_on_redis_without_its_client_is_refused_before_the_node_opens(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(ConfigError, match=r"redis://127.0.0.1:1: .*Run: pip install 'softmutex\[redis\]'"):
+        plugins.membership("redis://127.0.0.1:1/x")
+
+
 def test_a_place_without_a_scheme_is_told_which_schemes_there_are():
     with pytest.raises(ConfigError, match=r"transport='0\.0\.0\.0:9431' is not a URL.*udp"):
         plugins.transport("0.0.0.0:9431")

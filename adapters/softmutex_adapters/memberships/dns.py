@@ -98,7 +98,7 @@ class DnsMembership:
                 async with asyncio.timeout(FIRST_LIST_S):
                     await self._listed.wait()
         while not self._closed:
-            others = tuple(Member(address) for address in self._found if address != self._me)
+            others = tuple(Member(address) for address in map(self._as_mine, self._found) if address != self._me)
             if others != self._shown:
                 self._shown = others
                 return others
@@ -119,6 +119,11 @@ class DnsMembership:
 
     def statistics(self) -> Mapping[str, int]:
         return {**self._counts, "members": len(self._found)}
+
+    def _as_mine(self, address: str) -> str:
+        """As the addresses of this node's transport are written: a name server knows no `http://`."""
+        scheme, is_url, _ = self._me.partition("://")
+        return f"{scheme}://{address}" if is_url else address
 
     # --- looking up -------------------------------------------------------------------------------------------------
 
@@ -146,7 +151,8 @@ class DnsMembership:
     def _tell(self, trouble: str) -> None:
         """Once, and once again when all is well."""
         if trouble and not self._is_told:
-            stands = f"the last list ({len(self._found)} members) stands" if self._found else "it is asked for again"
+            known = len(self._found)
+            stands = f"the last list ({known} members) stands" if known else "this node is alone until there is one"
             log.warning("dns://%s: %s; %s. Does `getent hosts` or `dig` know the name?", self._name, trouble, stands)
         elif not trouble and self._is_told:
             log.warning("dns://%s: answers again (%d members)", self._name, len(self._found))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
+from softmutex.core.errors import ConfigError
 from softmutex.urls import Url, join_address, split_address
 from softmutex_adapters.memberships.leased import TTL_S, BoardFailed, LeasedMembership, Page
 from softmutex_adapters.registry.redis_store import connect, remedy
@@ -72,6 +74,8 @@ end
 
 class RedisMembership(LeasedMembership):
     def __init__(self, url: str, group: str, *, ttl: float = TTL_S, ca: str | None = None, shown: str = "") -> None:
+        if importlib.util.find_spec("redis") is None:  # or the first beat would find out, again and again
+            raise ConfigError(f"{shown or url}: No module named 'redis'. Run: pip install 'softmutex[redis]'.")
         super().__init__(RedisBoard(url, group, ca=ca, shown=shown or url), group, ttl=ttl)
 
     @classmethod

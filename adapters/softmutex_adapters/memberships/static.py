@@ -7,7 +7,11 @@ and one dead name server at start would keep a node from starting at all.
 So: literal addresses are shown at once, names as soon as they are known. A name that cannot be looked up keeps the
 addresses it had, and is tried again after RETRY_S, 2 RETRY_S, ... up to `refresh`.
 
-An entry with `://` in it (the address of an HTTP transport) is passed on as it is.
+An entry with `://` in it (the address of an HTTP transport) is passed on as it is. Where this node's own address is
+such a one, so are all: `ftp1:9431` is read as `https://ftp1:9431`, and that name is looked up by the transport, which
+has to find it in the certificate. Passed on bare, the list would name nobody whom that transport can reach.
+
+A name that nobody knows leaves a node alone in the end, as if it were meant to be: so that is told, once.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
@@ -22,6 +27,8 @@ from typing import Self
 from softmutex.core.errors import ConfigError
 from softmutex.ports import Closed, Member
 from softmutex.urls import Url, join_address, split_address
+
+log = logging.getLogger("softmutex")
 
 REFRESH_S = 30.0
 RETRY_S = 1.0
@@ -49,6 +56,7 @@ class StaticMembership:
         self._shown: tuple[Member, ...] | None = None
         self._changed = asyncio.Event()
         self._closed = False
+        self._is_told = False
         self._refresher: asyncio.Task[None] | None = None
         self._counts = {"lookups": 0, "lookups_failed": 0}
 
@@ -61,6 +69,11 @@ class StaticMembership:
 
     async def join(self, me: Member) -> None:
         self._me = me.address
+        scheme, is_url, _ = me.address.partition("://")
+        if is_url:
+            await self._stop_looking_up()
+            entries = [entry if "://" in entry else f"{scheme}://{entry}" for entry in self._found]
+            self._found, self._names = {entry: (entry,) for entry in entries}, []
         self._changed.set()
 
     async def leave(self) -> None:
@@ -81,9 +94,7 @@ class StaticMembership:
     async def aclose(self) -> None:
         self._closed = True
         self._changed.set()
-        if self._refresher is not None:
-            self._refresher.cancel()
-            await asyncio.gather(self._refresher, return_exceptions=True)
+        await self._stop_looking_up()
 
     @property
     def complete(self) -> bool:
@@ -100,15 +111,34 @@ class StaticMembership:
         addresses = {address: None for found in self._found.values() for address in found if address != self._me}
         return tuple(Member(address) for address in addresses)
 
+    async def _stop_looking_up(self) -> None:
+        if self._refresher is not None:
+            self._refresher.cancel()
+            await asyncio.gather(self._refresher, return_exceptions=True)
+
     async def _refresh(self) -> None:
         failures_in_a_row = 0
         at_once = asyncio.Semaphore(LOOKUPS_AT_ONCE)
         while True:
             well = await asyncio.gather(*(self._look_up(name, at_once) for name in self._names))
             self._changed.set()
+            self._tell()
             failures_in_a_row = 0 if all(well) else failures_in_a_row + 1
             retry_s = RETRY_S * 2 ** min(failures_in_a_row - 1, 10)
             await asyncio.sleep(min(retry_s, self._refresh_s) if failures_in_a_row else self._refresh_s)
+
+    def _tell(self) -> None:
+        """Once, and once again when all names are known. A name that keeps its old addresses is no news."""
+        unknown = [name for name in self._names if not self._found[name]]
+        if unknown and not self._is_told:
+            if any(self._found.values()):
+                what, so = f"{', '.join(unknown)} cannot be resolved", "this node goes on without who is there"
+            else:
+                what, so = f"no name of static://{','.join(unknown)} can be resolved", "this node is alone"
+            log.warning("%s; %s until it can. Does `getent hosts` know the name?", what, so)
+        elif not unknown and self._is_told:
+            log.warning("all names of static://%s can be resolved now", ",".join(self._found))
+        self._is_told = bool(unknown)
 
     async def _look_up(self, name: str, at_once: asyncio.Semaphore) -> bool:
         host, port = split_address(name)
