@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from softmutex.cli.settings import add_node_flags, node_settings
-from softmutex.cli.survey import Answer, Survey
+from softmutex.cli.survey import Answer, Survey, nobody_answered
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.runtime import keyfile, keys
 from softmutex.runtime.config import Settings, resolve
@@ -96,21 +96,24 @@ def show(settings: Settings, with_members: bool) -> int:
     if not with_members:
         return 0
     try:
-        answers = asyncio.run(ask(settings))
+        answers, unknown = asyncio.run(ask(settings))
     except ConfigError:
         raise
     except (SoftMutexError, OSError) as error:
         sys.stderr.write(f"softmutex key: the members cannot be asked: {error}\n")
         return UNAVAILABLE
-    return show_members(answers)
+    said = show_members(answers, unknown)
+    return UNAVAILABLE if unknown else said
 
 
-async def ask(settings: Settings) -> list[Answer]:
+async def ask(settings: Settings) -> tuple[list[Answer], str]:
+    """The answers, and why nothing is known where nobody gave one."""
     async with Survey(settings) as survey:
-        return await survey.ask(PATIENCE_S)
+        answers = await survey.ask(PATIENCE_S)
+        return answers, nobody_answered(answers, survey.shows_all)
 
 
-def show_members(answers: Sequence[Answer]) -> int:
+def show_members(answers: Sequence[Answer], unknown: str) -> int:
     """1 where somebody does not answer: it may have been away when the others changed their keys."""
     seals: set[int] = set()
     opens: list[set[int]] = []
@@ -126,7 +129,7 @@ def show_members(answers: Sequence[Answer]) -> int:
             say(f"{answer.name}: no key")
     common = sorted(set.intersection(*opens)) if opens else []
     listed = ", ".join(map(str, common)) or "none"
-    say(f"in use: {', '.join(map(str, sorted(seals))) or 'none'}; opened by all who answer: {listed}")
+    say(unknown or f"in use: {', '.join(map(str, sorted(seals))) or 'none'}; opened by all who answer: {listed}")
     return int(any(answer.document is None for answer in answers))
 
 

@@ -5,16 +5,17 @@
 It looks from outside (`survey.py`) and changes nothing: it never is a member, and no token comes near it.
 `--json` prints one object:
 
-    {"group": "default", "membership": "local://", "at": 1700000000.0,
+    {"group": "default", "membership": "local://", "at": 1700000000.0, "unknown": "",
      "nodes": [{"name": "web1-4711-ab12", "id": "00f3...", "address": "127.0.0.1:38411", "answers": true, "rtt": 0.0007,
                 "clock_offset": 0.0001, "version": "0.1.0", "peers": 2}],
      "mutexes": [{"name": "nightly-ftp", "algorithm": "wandering", "slots": 1, "epoch": 1, "acquisitions": 132,
                   "holders": [{"node": "web1-4711-ab12", "for": 12.3, "waited": 0.1}], "tokens_at": ["web1-4711-ab12"],
                   "waiting": [{"node": "web2-4712-cd34", "for": 10.2}], "waiting_count": 1, "isolated": []}]}
 
-Times in seconds. Of a node that does not answer `rtt`, `clock_offset`, `version` and `peers` are null. Each node tells
-of itself: what is on the way between two of them when they are asked is seen at neither or at both. `waiting` shows
-those who wait longest, at most 32 a node; `waiting_count` counts all.
+`unknown` says why nothing is known: none of the members that are listed answers, or the list could not be had. The exit
+code is 69 then. Times are in seconds. Of a node that does not answer `rtt`, `clock_offset`, `version` and `peers` are
+null. Each node tells of itself: what is on the way between two of them when they are asked is seen at neither or at
+both. `waiting` shows those who wait longest, at most 32 a node; `waiting_count` counts all.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any
 
 from softmutex.cli import Mistake, complain
 from softmutex.cli.settings import add_node_flags, node_settings
-from softmutex.cli.survey import Answer, Survey
+from softmutex.cli.survey import Answer, Survey, nobody_answered
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.runtime.config import Settings
 
@@ -65,18 +66,18 @@ def main(arguments: argparse.Namespace) -> int:
     except (SoftMutexError, OSError) as error:
         return complain(f"softmutex status: the group cannot be looked at: {error}", NOT_STARTED)
     sys.stdout.write(json.dumps(picture) + "\n" if arguments.json else "\n".join(lines(picture)) + "\n")
-    return 0
+    return NOT_STARTED if picture["unknown"] else 0
 
 
 async def look(settings: Settings, name: str | None) -> dict[str, Any]:
     async with Survey(settings) as survey:
-        return picture_of(settings, await survey.ask(), name)
+        return await picture_by(survey, settings, name)
 
 
 async def watch(settings: Settings, name: str | None) -> None:
     async with Survey(settings) as survey:
         while True:
-            shown = lines(picture_of(settings, await survey.ask(), name))
+            shown = lines(await picture_by(survey, settings, name))
             width, height = shutil.get_terminal_size()
             sys.stdout.write(CLEAR + "\n".join(line[:width] for line in shown[: height - 1]) + "\n")
             sys.stdout.flush()
@@ -86,13 +87,19 @@ async def watch(settings: Settings, name: str | None) -> None:
 # --- what is seen ----------------------------------------------------------------------------------------------------
 
 
-def picture_of(settings: Settings, answers: Sequence[Answer], only: str | None) -> dict[str, Any]:
+async def picture_by(survey: Survey, settings: Settings, only: str | None) -> dict[str, Any]:
+    answers = await survey.ask()
+    return picture_of(settings, answers, only, nobody_answered(answers, survey.shows_all))
+
+
+def picture_of(settings: Settings, answers: Sequence[Answer], only: str | None, unknown: str) -> dict[str, Any]:
     told = [(answer.name, document) for answer in answers if (document := answer.document)]
     names = {mutex["name"] for _, document in told for mutex in document["mutexes"]}
     return {
         "group": settings["group"],
         "membership": str(settings["membership"]),
         "at": round(time.time(), 3),
+        "unknown": unknown,
         "nodes": [picture_of_node(answer) for answer in answers],
         "mutexes": [picture_of_mutex(name, told) for name in sorted(names) if only in (None, name)],
     }
@@ -145,7 +152,7 @@ def lines(picture: dict[str, Any]) -> list[str]:
         silent = sum(not node["answers"] for node in nodes)
         out.append(f"  ... and {len(nodes) - NODES_SHOWN} more; {silent} of all do not answer")
     if not mutexes:
-        out += ["", "no mutex is in use"]
+        out += ["", picture["unknown"] or "no mutex is in use"]
     for mutex in mutexes:
         out += ["", *lines_of_mutex(mutex)]
     return out

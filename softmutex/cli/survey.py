@@ -44,6 +44,17 @@ class Answer:
         return str(self.document["name"]) if self.document else self.member.name or self.member.address
 
 
+def nobody_answered(answers: Sequence[Answer], shows_all: bool) -> str:
+    """What to say where nothing is known of the group, since nobody told; empty where somebody did, or nobody is there.
+
+    An empty list that is not whole is no news of the group: its registry may be out of reach.
+    """
+    if any(answer.document for answer in answers) or (shows_all and not answers):
+        return ""
+    listed = "1 member is" if len(answers) == 1 else f"{len(answers) or 'no'} members are"
+    return f"nobody answered: {listed} listed, so what is in use is not known. See softmutex doctor"
+
+
 class Survey:
     """`async with Survey(settings) as survey: answers = await survey.ask()`"""
 
@@ -90,6 +101,11 @@ class Survey:
                 self._members = await self._membership.watch()
                 if is_complete:
                     self._settled.set()
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether the list of the members is a whole one: then an empty one means that nobody is there."""
+        return self._settled.is_set() and bool(getattr(self._membership, "complete", False))
 
     async def ask(self, patience_s: float = ANSWER_S) -> list[Answer]:
         """What each member says, in the order of the membership."""

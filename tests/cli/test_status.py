@@ -138,9 +138,31 @@ def test_who_does_not_answer_is_shown_as_such(environ: dict[str, str], tmp_path:
         os.kill(agent, signal.SIGSTOP)
         eventually(lambda: state_of(agent) == "T", "it is stopped")
         code, said, _ = say(environ)
-        assert code == 0
+        assert code == 69
         assert "no answer: see softmutex doctor" in said
+        assert "nobody answered: 1 member is listed" in said and "no mutex is in use" not in said
         os.kill(agent, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    ("membership", "listed"),
+    [("static://127.0.0.1:1,127.0.0.1:2", "2 members are"), ("registry+http://127.0.0.1:1/g", "no members are")],
+)
+def test_where_nobody_answers_it_does_not_say_that_nothing_is_in_use(
+    environ: dict[str, str], membership: str, listed: str
+):
+    for flag in ("--json", "--group=default"):
+        code, said, _ = say(environ, "--insecure", "--membership", membership, flag)
+        assert code == 69
+        assert f"nobody answered: {listed} listed" in said and "softmutex doctor" in said
+        assert "no mutex is in use" not in said
+
+
+def test_the_keys_of_members_of_whom_none_answers_are_not_none(environ: dict[str, str]):
+    command = [SOFTMUTEX, "key", "list", "--members", "--insecure", "--membership", "static://127.0.0.1:1"]
+    run = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
+    assert run.returncode == 69
+    assert "nobody answered: 1 member is listed" in run.stdout and "in use:" not in run.stdout
 
 
 def test_a_group_that_cannot_be_looked_at_is_69_and_says_why(environ: dict[str, str], tmp_path: Path):
