@@ -19,8 +19,10 @@ from softmutex_adapters.transports import http_server
 from softmutex_adapters.transports.frames import MAX_BODY, pack, read_base, unpack
 from softmutex_adapters.transports.http import QUEUE_MAX, HttpTransport
 
+from softmutex import AcquireTimeout, Node
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen
+from softmutex.testing import MemoryNetwork
 from softmutex.testing.contracts.checks import eventually
 from softmutex.urls import split_address
 from tests.adapters.certificates import make_certificates
@@ -156,6 +158,23 @@ async def test_a_redirect_is_not_followed_and_counts_as_a_loss(opened: Open) -> 
     assert elsewhere.statistics()["received"] == 0
     await here.aclose()
     await runner.cleanup()
+
+
+async def test_an_address_without_a_scheme_has_that_of_the_transport(opened: Open) -> None:
+    here, there = await opened(), await opened()
+    here.send(there.address.removeprefix("http://"), b"hello")
+    assert await all_of(there, 1) == [b"hello"]
+
+
+async def test_nodes_of_http_whose_list_names_hosts_and_ports_exclude_each_other(no_leaks: None) -> None:
+    transport = HttpTransport()
+    async with Node(transport=transport, membership=MemoryNetwork().membership(), name="one") as one:
+        listed = f"static://localhost:{split_address(transport.address.removeprefix('http://'))[1]}"
+        async with one.mutex("x"), Node(transport="http://127.0.0.1:0", membership=listed) as other:
+            assert one.statistics().peers == other.statistics().peers == 1
+            with pytest.raises(AcquireTimeout):
+                async with other.mutex("x", timeout=1):
+                    pass
 
 
 # --- receiving -------------------------------------------------------------------------------------------------------

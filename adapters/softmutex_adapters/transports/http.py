@@ -11,6 +11,7 @@ H1  A peer owns a task and a queue only while something is on its way to it.
 H2  Any answer but 2xx, and any failure, is so many lost datagrams, and counted.
 H3  Redirects are not followed, proxies of the environment are not used, answers are not read beyond their head.
 H4  `aclose` gives what is queued a moment to leave: the last message of a node is often the one that hands over.
+H5  Where an address names no scheme (host:port), this node's own is meant.
 
 Behind a reverse proxy: `http://127.0.0.1:9431?advertise=https://public.example/prefix`. The proxy may keep the prefix
 or take it off, if the URL says it too: `http://127.0.0.1:9431/prefix?advertise=...`.
@@ -192,6 +193,8 @@ class HttpTransport:
             raise ValueError(f"a frame of {len(payload)} bytes is over the {MAX_FRAME} that one HTTP body may have")
         if not payload:
             return  # nothing to carry, and a body could not tell it from garbage
+        if "://" not in address:  # H5
+            address = f"{self._address.partition('://')[0]}://{address}"
         queue = self._queues.get(address)
         if queue is None and (queue := self._start_courier(address)) is None:
             return
