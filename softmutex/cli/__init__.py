@@ -142,5 +142,7 @@ def _overview() -> str:
 
 def complain(what: str, code: int) -> int:
     """One line on stderr, whatever is in it."""
-    sys.stderr.write(" ".join(what.split()) + "\n")
+    from softmutex.core.names import printable
+
+    sys.stderr.write(printable(" ".join(what.split())) + "\n")
     return code

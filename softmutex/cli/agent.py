@@ -15,15 +15,25 @@ import socket
 from softmutex import AcquireTimeout, Node
 from softmutex.agent.groups import KILL_PATIENCE_S
 from softmutex.agent.session import Session, Wish
+from softmutex.core.names import printable
 from softmutex.runtime.config import Settings
 
 LEAVE_MARGIN_S = 3.0
 
 
 def serve(link: socket.socket, wish: Wish, settings: Settings, log_level: int) -> None:
-    logging.basicConfig(format="softmutex: %(message)s", level=log_level)
+    to_stderr = logging.StreamHandler()
+    to_stderr.setFormatter(Printable("softmutex: %(message)s"))
+    logging.basicConfig(handlers=[to_stderr], level=log_level)
     logging.getLogger("softmutex").addFilter(is_news_to_the_user)
     asyncio.run(attend(link, wish, settings))
+
+
+class Printable(logging.Formatter):
+    """What is told names other members, and those chose their names."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the name that logging calls)
+        return printable(super().formatMessage(record))
 
 
 def is_news_to_the_user(record: logging.LogRecord) -> bool:

@@ -37,6 +37,7 @@ from softmutex.cli.checks import (
 from softmutex.cli.settings import add_node_flags, node_settings
 from softmutex.cli.survey import Answer, Survey
 from softmutex.core.errors import ConfigError, SoftMutexError
+from softmutex.core.names import printable
 from softmutex.runtime import keys
 from softmutex.runtime.config import SETTINGS, Settings
 
@@ -122,4 +123,4 @@ def lines(findings: Sequence[Finding]) -> list[str]:
         out.append(f"{each.verdict.value:4}  {each.check:12}  {each.says}")
         if each.remedy:
             out.append(f"{'':20}-> {each.remedy}")
-    return out
+    return list(map(printable, out))

@@ -21,9 +21,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from softmutex.cli import complain
 from softmutex.cli.settings import add_node_flags, node_settings
 from softmutex.cli.survey import Answer, Survey, nobody_answered
 from softmutex.core.errors import ConfigError, SoftMutexError
+from softmutex.core.names import printable
 from softmutex.runtime import keyfile, keys
 from softmutex.runtime.config import Settings, resolve
 from softmutex.runtime.sealing import read_keys
@@ -100,8 +102,7 @@ def show(settings: Settings, with_members: bool) -> int:
     except ConfigError:
         raise
     except (SoftMutexError, OSError) as error:
-        sys.stderr.write(f"softmutex key: the members cannot be asked: {error}\n")
-        return UNAVAILABLE
+        return complain(f"softmutex key: the members cannot be asked: {error}", UNAVAILABLE)
     said = show_members(answers, unknown)
     return UNAVAILABLE if unknown else said
 
@@ -134,4 +135,4 @@ def show_members(answers: Sequence[Answer], unknown: str) -> int:
 
 
 def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    sys.stdout.write(printable(line) + "\n")

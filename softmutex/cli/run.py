@@ -31,7 +31,7 @@ from softmutex.agent import place
 from softmutex.cli import Mistake, command, supervise
 from softmutex.cli.settings import add_mutex_flags, add_node_flags, mutex_keywords, node_settings
 from softmutex.core.errors import ConfigError
-from softmutex.core.names import check_name
+from softmutex.core.names import check_name, printable
 from softmutex.runtime.config import SETTINGS, read_one
 
 MUTEX_OPTIONS = [
@@ -140,7 +140,7 @@ def has_own_place(arguments: argparse.Namespace) -> bool:
 def speaker(name: str) -> Callable[[str], None]:
     def say(text: str) -> None:
         try:
-            sys.stderr.write(f"softmutex: {name}: {text}\n")
+            sys.stderr.write(printable(f"softmutex: {name}: {text}") + "\n")
             sys.stderr.flush()
         except (OSError, ValueError, AttributeError):  # nobody listens
             pass

@@ -34,6 +34,7 @@ from softmutex.cli import Mistake, complain
 from softmutex.cli.settings import add_node_flags, node_settings
 from softmutex.cli.survey import Answer, Survey, nobody_answered
 from softmutex.core.errors import ConfigError, SoftMutexError
+from softmutex.core.names import printable
 from softmutex.runtime.config import Settings
 
 NOT_STARTED = 69  # EX_UNAVAILABLE
@@ -155,7 +156,7 @@ def lines(picture: dict[str, Any]) -> list[str]:
         out += ["", picture["unknown"] or "no mutex is in use"]
     for mutex in mutexes:
         out += ["", *lines_of_mutex(mutex)]
-    return out
+    return list(map(printable, out))
 
 
 def lines_of_mutex(mutex: dict[str, Any]) -> list[str]:

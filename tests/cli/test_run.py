@@ -209,6 +209,14 @@ def test_each_line_says_who_speaks(start: Start, holder: Run):
     assert said and all(line.startswith("softmutex: ") for line in said.splitlines())
 
 
+def test_a_name_cannot_write_to_the_terminal(start: Start):
+    run = start("true", "-v", "--node-name", "n\x1b[2J\nx", name="m\x1b]0;mine\x07")
+    assert run.ends() == 0
+    said = run.rest()
+    assert r"n\x1b[2J\nx" in said and r"m\x1b]0;mine\x07" in said
+    assert "\x1b" not in said and "\nx" not in said and "\x07" not in said
+
+
 # --- without a terminal, in the dark ---------------------------------------------------------------------------------
 
 

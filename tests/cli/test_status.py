@@ -118,6 +118,21 @@ def shape(value: Any) -> Any:
             return None
 
 
+HOSTILE = "n\x1b[2J\nx"
+
+
+async def test_a_name_cannot_write_to_the_terminal_of_who_looks(no_leaks: None, environ: dict[str, str]):
+    async with Node(name=HOSTILE, **local(environ)) as node, node.mutex(HOSTILE):
+        for command in (["status"], ["doctor"], ["key", "list", "--members"]):
+            process = await asyncio.create_subprocess_exec(
+                SOFTMUTEX, *command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+            said = (await process.communicate())[0].decode()
+            assert r"n\x1b[2J\nx" in said
+            assert "\x1b" not in said and "\nx" not in said
+        assert (await ask(environ))["nodes"][0]["name"] == HOSTILE
+
+
 def say(environ: dict[str, str], *flags: str) -> tuple[int, str, str]:
     run = subprocess.run([SOFTMUTEX, "status", *flags], env=environ, capture_output=True, text=True, timeout=30)
     return run.returncode, run.stdout, run.stderr
