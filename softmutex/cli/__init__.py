@@ -53,7 +53,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
-        raise Mistake(f"{self.prog}: {_nearest(self, message)}. See {self.prog} --help")
+        what = _nearest(self, message)
+        raise Mistake(f"{self.prog}: {what}{'' if what.endswith('?') else '.'} See {self.prog} --help")
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -72,9 +73,10 @@ def _nearest(parser: argparse.ArgumentParser, message: str) -> str:
         known = [flag for flag in parser._option_string_actions if flag.startswith("--")]
         what = f"there is no flag {word!r} here" if word.startswith("-") else f"{word!r} is one word too many"
         return what + did_you_mean(word, known)
-    if choice := re.match(r"argument \S+: invalid choice: '?([^' ]*)'? \(choose from (.*)\)", message):
-        known = re.findall(r"[\w-]+", choice[2])
-        return f"there is no {choice[1]!r} here (there are {', '.join(known)})" + did_you_mean(choice[1], known)
+    if choice := re.match(r"argument (\S+): invalid choice: '?([^' ]*)'? \(choose from (.*)\)", message):
+        where, word, known = choice[1], choice[2], re.findall(r"[\w-]+", choice[3])
+        what = f"there is no {word!r} here (there are {', '.join(known)})" + did_you_mean(word, known)
+        return f"{where}: {what}" if where.startswith("-") else what
     return message
 
 

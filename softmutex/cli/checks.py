@@ -124,9 +124,7 @@ def check_reach(settings: Settings, transport: Transport, has_key: bool) -> Iter
         yield warn("key", says, "Give all members the same key_file.")
     else:
         says = f"no key, and {transport.address} can be reached from other hosts: no node starts like that"
-        yield fail(
-            "key", says, "Give all members the same key_file: head -c 32 /dev/urandom | base64 > FILE, mode 600."
-        )
+        yield fail("key", says, "Give all members the same key_file. This makes one: softmutex key new FILE")
 
 
 def port_taken(settings: Settings, answers: Sequence[Answer], error: Exception) -> Finding:
@@ -175,7 +173,8 @@ def check_members(settings: Settings, answers: Sequence[Answer]) -> Iterator[Fin
     for each in told:
         document = each.document or {}
         knows, others = document["peers"], len(told) - 1
-        reached = f"{each.name} at {each.member.address} answers in {each.rtt_s * 1000:.1f} ms and knows {knows} others"
+        whom = "1 other" if knows == 1 else f"{knows} others"
+        reached = f"{each.name} at {each.member.address} answers in {each.rtt_s * 1000:.1f} ms and knows {whom}"
         if knows >= others:
             yield ok("members", reached)
         else:

@@ -382,11 +382,12 @@ class Front:
         if self._state is State.WAITING:
             self._on_hang_up()
         elif self._state is State.RUNNING:
-            self._on_lost("the agent that held the mutex for this command ended unexpectedly")
+            who = "its node" if self._agent else "the agent"
+            self._on_lost(f"{who} that held the mutex for this command ended unexpectedly")
 
     def _on_hang_up(self) -> None:
         if self._agent:
-            self._job.say("the agent ended unexpectedly")
+            self._job.say("its node ended unexpectedly")
             self._leave(Outcome(NOT_STARTED))
         else:
             self._call_at = time.monotonic()

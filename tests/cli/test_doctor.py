@@ -76,7 +76,9 @@ async def test_members_clocks_and_terms_are_compared(no_leaks: None, environ: di
         await until(lambda: a.peers() and b.peers())  # the first one learns of the second when it looks again
         code, report = await asyncio.to_thread(examine, environ)
     assert_passes(code, report)
-    assert re.search(r"a at 127.0.0.1:\d+ answers in \d+\.\d ms and knows 1 other", about(report, "members"))
+    assert re.search(
+        r"a at 127.0.0.1:\d+ answers in \d+\.\d ms and knows 1 other$", about(report, "members"), re.MULTILINE
+    )
     assert about(report, "clocks").count("agrees to 0.") == 2
     assert "x: " in about(report, "agreement") and "by the same terms" in about(report, "agreement")
 
@@ -152,6 +154,7 @@ def test_no_key_where_strangers_can_send_fails(environ: dict[str, str]):
     assert code == 1
     failed = the_failure(report, besides="members")  # nobody answers at that address
     assert failed["check"] == "key" and "key_file" in failed["remedy"]
+    assert "softmutex key new FILE" in failed["remedy"]
 
 
 def test_no_key_is_only_a_warning_where_that_was_wanted(environ: dict[str, str]):

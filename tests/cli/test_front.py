@@ -331,11 +331,12 @@ def test_an_agent_that_dies_is_a_lost_mutex(start: Start):
     front.number("pid")
     front.order("crash")
     assert front.ends() == 128 + signal.SIGTERM
-    assert "the agent that held the mutex for this command ended unexpectedly; ending" in front.said()
+    assert "its node that held the mutex for this command ended unexpectedly; ending" in front.said()
 
 
 def test_an_agent_that_dies_before_it_has_the_mutex_is_a_node_that_could_not_start(start: Start):
     front = start("touch ran", grant=False)
     front.order("crash")
     assert front.ends() == 69
+    assert front.said() == "softmutex: its node ended unexpectedly\n", "where no agent is, none is spoken of"
     assert not (front.here / "ran").exists()

@@ -158,10 +158,11 @@ def test_69_when_the_node_could_not_start(start: Start):
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (["--timeuot", "3"], "did you mean '--timeout'"),
+        (["--timeuot", "3"], "did you mean '--timeout'? See "),
         (["--timeout", "soon"], "timeout='soon'"),
         (["--slots", "0"], "slots='0'"),
         (["--on-lost", "shrug"], "shrug"),
+        (["--on-busy", "nope"], "--on-busy: there is no 'nope' here (there are wait, fail). See "),
         (["--transport", "pigeon://x"], "pigeon"),
         (["--transport", "udp://:0?recieve_buffer=1"], "recieve_buffer"),
         (["--config", "/no/such/file"], "/no/such/file"),
@@ -298,7 +299,8 @@ def test_when_the_agent_is_killed_the_command_is_told_of_or_ended(start: Start, 
     child = read_number(tmp_path / "child.pid")
     kill(run.agent())
     assert run.ends() == 128 + signal.SIGTERM
-    assert "ended unexpectedly; ending the command" in run.rest()
+    said = run.rest()
+    assert "its node" in said and "ended unexpectedly; ending the command" in said and "agent" not in said
     assert group_is_empty(child)
 
 
