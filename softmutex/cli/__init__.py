@@ -14,14 +14,16 @@ Whatever goes wrong ends in one line on stderr and a code of sysexits.h, never i
 
 from __future__ import annotations
 
-import argparse
-import difflib
-import os
-import re
-import sys
-from collections.abc import Sequence
-from importlib import import_module
-from typing import Any, NoReturn
+try:
+    import argparse
+    import os
+    import re
+    import sys
+    from collections.abc import Sequence
+    from importlib import import_module
+    from typing import Any, NoReturn
+except KeyboardInterrupt:  # before `main` is there to say so
+    raise SystemExit(130) from None
 
 USAGE, DATA, INTERRUPTED, BROKEN_PIPE = 64, 65, 130, 141
 
@@ -81,6 +83,8 @@ def _nearest(parser: argparse.ArgumentParser, message: str) -> str:
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
+    import difflib  # slow to import
+
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -177,6 +177,30 @@ def test_64_when_it_was_called_in_a_way_that_cannot_be_followed(start: Start, fl
     assert not (run.here / "ran").exists()
 
 
+INTERRUPTED_WHILE_IMPORTING = """
+import sys
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == sys.argv[1]:
+            raise KeyboardInterrupt
+for name in ("argparse", "difflib"):
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Finder)
+from softmutex.cli import main
+sys.exit(main(["run", "-n", "x", "--", "true"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [("argparse", ""), ("softmutex.cli.run", "softmutex: interrupted\n"), ("selectors", "softmutex: interrupted\n")],
+)
+def test_130_when_it_is_interrupted_while_it_still_imports(environ: dict[str, str], module: str, said: str):
+    command = [sys.executable, "-c", INTERRUPTED_WHILE_IMPORTING, module]
+    run = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
+    assert (run.returncode, run.stderr) == (130, said)
+
+
 def test_64_without_a_name_and_without_a_command(environ: dict[str, str]):
     for words in (["run", "--", "true"], ["run", "-n", "x"], ["run", "-n", "x", "--"], ["run", "-n", "", "--", "true"]):
         assert subprocess.run([SOFTMUTEX, *words], env=environ, capture_output=True).returncode == 64
