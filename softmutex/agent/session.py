@@ -164,7 +164,9 @@ class Session:
                 await asyncio.gather(joining, return_exceptions=True)
                 return
             joining.result()
-            self._tell("said", why=f"joined as {node.name}, {len(node.peers())} others known; asking for {mutex.name}")
+            known = len(node.peers())
+            others = f"{known} other{'' if known == 1 else 's'}"
+            self._tell("said", why=f"joined as {node.name}, {others} known; asking for {mutex.name}")
             while not self._over:
                 await self._ask(mutex)
                 await self._until(lambda: self._over or not self._asleep)

@@ -51,7 +51,7 @@ def test_no_agent_means_a_node_of_its_own(agent: Agent, run: Start):
     for alone in ([], ["--no-agent"]):
         started = run("exit 0", "-v", *alone)
         assert started.wait(30) == 0
-        assert (", 1 others known" in told(started)) == bool(alone)
+        assert (", 1 other known" in told(started)) == bool(alone)
 
 
 def test_75_when_it_was_not_acquired_in_time(agent: Agent, run: Start, environ: dict[str, str]):
