@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from softmutex_adapters.registry import guard, wire
+from softmutex_adapters.registry.group import DROPPED_S
 from softmutex_adapters.registry.guard import Tokens
 from softmutex_adapters.registry.sqlite_store import SqliteStore
 
@@ -105,7 +106,7 @@ async def test_a_member_whose_stream_breaks_is_gone_in_seconds(no_leaks: None, t
             answer = await streams.enter_async_context(registry.session.get(url))
             await answer.content.readany()
         answer.close()
-        await until(lambda: registry.hub.counts["left"], "the lease ends", 4.0)
+        await until(lambda: registry.hub.counts["left"], "the lease ends", DROPPED_S + 10.0)
         assert await registry.listed("g") == ["10.0.0.1:1"]
 
 
