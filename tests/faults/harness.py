@@ -141,7 +141,7 @@ class Worker:
     def last_words(self) -> str:
         """What it said last, and what it counts, if it still answers: for whoever reads of a test that failed."""
         words = [f"worker {self.process.pid}:", *map(str, self.said[-3:])]
-        with suppress(AssertionError, OSError):
+        with suppress(AssertionError, OSError, ValueError):  # it ended, or its input is closed
             words.append(str(self.statistics(patience_s=2.0)))
         return "\n  ".join(words)
 

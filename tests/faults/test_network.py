@@ -134,7 +134,7 @@ def test_bad_weather_makes_no_second_token(tmp_path: Path, weather: Weather):
     with relayed(tmp_path, 4, weather) as (relay, workers):
         assert take_turns(workers, 30) == 0
         all_end(workers)
-        assert relay.counts["delivered"] > 100
+        assert relay.counts["delivered"] > 40  # a hand-over takes two, and several turns of a process are one
     seen = stays(tmp_path)
     assert set(turns_of(seen).values()) == {60}
     assert_alone(seen)
