@@ -18,7 +18,6 @@ dead. A worker that is killed is replaced in the mutex within seconds, like any 
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -56,35 +55,29 @@ class turn:  # noqa: N801 reads as a word: `with turn("nightly-ftp")`
         self._name = name
         self._secede = secede
         self._options = options
-        self._inside: ExitStack | AsyncExitStack
+        self._mutex: Any = None
 
     def __enter__(self) -> sync.Hold:
-        mutex = BlockingMutex(self._name, node_of_this_worker(), read_mutex_options(self._options))
+        self._mutex = BlockingMutex(self._name, node_of_this_worker(), read_mutex_options(self._options))
         if self._secede:
             distributed.secede()  # type: ignore[no-untyped-call]
-        with ExitStack() as inside:
-            hold = inside.enter_context(mutex)
-            self._inside = inside.pop_all()
+        hold: sync.Hold = self._mutex.__enter__()
         return hold
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert isinstance(self._inside, ExitStack)
-        self._inside.__exit__(kind, error, traceback)
+        self._mutex.__exit__(kind, error, traceback)
 
     async def __aenter__(self) -> Hold:
-        mutex = node_of_this_worker().mutex(self._name, **self._options)
-        async with AsyncExitStack() as inside:
-            hold = await inside.enter_async_context(mutex)
-            self._inside = inside.pop_all()
+        self._mutex = node_of_this_worker().mutex(self._name, **self._options)
+        hold: Hold = await self._mutex.__aenter__()
         return hold
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert isinstance(self._inside, AsyncExitStack)
-        await self._inside.__aexit__(kind, error, traceback)
+        await self._mutex.__aexit__(kind, error, traceback)
 
 
 def node_of_this_worker() -> Node:
