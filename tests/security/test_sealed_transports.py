@@ -42,7 +42,7 @@ class Sealed:
             raise ValueError(f"{len(payload)} bytes")
         self._sent += 1
         content = StatusReply(self._sent, 0, 1, payload)
-        frame = Frame(self._me, self._lives.get(address, 1), "", content)
+        frame = Frame(self._me, self._lives.get(address.removesuffix("#visitor"), 1), "", content)
         self._inner.send(address, self._seal.seal(frame))
 
     async def receive(self) -> Sequence[Datagram]:

@@ -2,9 +2,11 @@
 
     POST <base>/softmutex        Softmutex-From: <base of the sender>
     body = (length: 2 bytes, big-endian; frame: that many bytes) *       at most MAX_BODY bytes
+    200: a body of the same form, the reply to a sender whose address is not known yet (`visits.py`); else 204
 
 The header proves nothing, as the source of a UDP packet proves nothing. It says where to reply, so it must be a plain
-http(s) address, and what is sent there always goes to a path that ends in /softmutex.
+http(s) address, and what is sent there always goes to a path that ends in /softmutex. Until this node has a reason of
+its own to believe it, the source is marked: `http://host:port#visitor`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ MAX_FRAME = MAX_BODY - LENGTH_BYTES
 ADDRESS_MAX = 512
 PATH = "/softmutex"
 SENDER_HEADER = "Softmutex-From"
+BODY_TYPE = "application/octet-stream"
+VISITOR = "#visitor"  # behind an address that only a header names; no header can have it
 
 
 def pack(frames: deque[bytes]) -> tuple[bytes, int]:

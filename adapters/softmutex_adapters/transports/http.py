@@ -6,12 +6,16 @@ of TLS for each, and a peer that does not answer would hold up all others.
 
     send --> queue of the peer (bounded, the oldest go) --> its courier: POST, as much as fits --> gone when empty
     POST --> frames.unpack --> mailbox (bounded, the oldest go) --> receive
+    POST from an address that is not known --> the reply is the answer (`visits.py`)
 
 H1  A peer owns a task and a queue only while something is on its way to it.
 H2  Any answer but 2xx, and any failure, is so many lost datagrams, and counted.
-H3  Redirects are not followed, proxies of the environment are not used, answers are not read beyond their head.
+H3  Redirects are not followed, proxies of the environment are not used. Of an answer no more is read than was posted.
 H4  `aclose` gives what is queued a moment to leave: the last message of a node is often the one that hands over.
 H5  Where an address names no scheme (host:port), this node's own is meant.
+H6  An address is known when this node was told to send to it, not by a caller's header alone, or when it has taken a
+    body. To the others couriers go only STRANGERS_MAX at a time, over connections of their own: who makes a node post
+    to black holes does not hold up what it posts to members.
 
 Behind a reverse proxy: `http://127.0.0.1:9431?advertise=https://public.example/prefix`. The proxy may keep the prefix
 or take it off, if the URL says it too: `http://127.0.0.1:9431/prefix?advertise=...`.
@@ -23,7 +27,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,7 +36,18 @@ from softmutex.mailbox import DATAGRAMS_MAX, Mailbox
 from softmutex.ports import CannotOpen, Datagram
 from softmutex.urls import Url, join_address, split_address
 from softmutex_adapters.transports.addressing import bind, reachable_address
-from softmutex_adapters.transports.frames import MAX_FRAME, PATH, SENDER_HEADER, pack, read_base
+from softmutex_adapters.transports.frames import (
+    BODY_TYPE,
+    MAX_BODY,
+    MAX_FRAME,
+    PATH,
+    SENDER_HEADER,
+    VISITOR,
+    pack,
+    read_base,
+    unpack,
+)
+from softmutex_adapters.transports.visits import Visits
 
 if TYPE_CHECKING:
     import aiohttp
@@ -41,13 +56,16 @@ if TYPE_CHECKING:
 
 QUEUE_MAX = 1024
 PEERS_MAX = 4096
+STRANGERS_MAX = 32
+KNOWN_MAX = 8192
 CONNECT_S = 3.0
 REQUEST_S = 10.0
+STRANGER_S = 3.0
 KEEP_OPEN_S = 30.0
 CONNECTIONS_MAX = 512
 FLUSH_S = 1.0
 RESOLVED_FOR_S = 30
-COUNTERS_OUT = ("sent", "requests", "unresolved", "send_failed", "send_overflow")
+COUNTERS_OUT = ("sent", "answered", "requests", "unresolved", "send_failed", "send_overflow", "send_refused")
 COUNTERS_IN = ("received", "refused_requests", "connections_closed")
 
 
@@ -95,7 +113,11 @@ class HttpTransport:
         self._opened = self._closed = False
         self._server: FrameServer | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._to_strangers: aiohttp.ClientSession | None = None
+        self._known: OrderedDict[str, None] = OrderedDict()  # addresses (H6), the one that was used last at the end
+        self._visits = Visits()
         self._queues: dict[str, deque[bytes]] = {}
+        self._strangers = 0  # couriers to them
         self._couriers: set[asyncio.Task[None]] = set()
         self._counts = dict.fromkeys((*COUNTERS_OUT, *COUNTERS_IN), 0)
 
@@ -121,8 +143,6 @@ class HttpTransport:
         if self._opened or self._closed:
             raise RuntimeError("this transport was opened before; make a new one")
         self._opened = True
-        import aiohttp  # here, since it costs more time than all the rest
-
         from softmutex_adapters.transports.http_server import FrameServer
 
         serve_tls, call_tls = self._read_certificates()
@@ -131,14 +151,19 @@ class HttpTransport:
         self._address = self._advertise or f"{self._scheme}://{reachable_address(bound, None)}{self._prefix}"
         self._server = FrameServer(frozenset({PATH, self._prefix + PATH}), self._take, self._counts)
         await self._server.start(bound, serve_tls)
-        connector = aiohttp.TCPConnector(
-            limit=CONNECTIONS_MAX, keepalive_timeout=KEEP_OPEN_S, ttl_dns_cache=RESOLVED_FOR_S, ssl=call_tls or True
-        )
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            timeout=aiohttp.ClientTimeout(total=REQUEST_S, sock_connect=CONNECT_S),
+        self._session = self._make_session(call_tls, CONNECTIONS_MAX, REQUEST_S)
+        self._to_strangers = self._make_session(call_tls, STRANGERS_MAX, STRANGER_S)
+
+    def _make_session(self, tls: ssl.SSLContext | None, connections: int, within_s: float) -> aiohttp.ClientSession:
+        import aiohttp  # here, since it costs more time than all the rest
+
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=connections, keepalive_timeout=KEEP_OPEN_S, ttl_dns_cache=RESOLVED_FOR_S, ssl=tls or True
+            ),
+            timeout=aiohttp.ClientTimeout(total=within_s, sock_connect=CONNECT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers={SENDER_HEADER: self._address, "Content-Type": "application/octet-stream"},
+            headers={SENDER_HEADER: self._address, "Content-Type": BODY_TYPE},
             auto_decompress=False,
         )
 
@@ -171,20 +196,42 @@ class HttpTransport:
         for courier in couriers:
             courier.cancel()
         await asyncio.gather(*couriers, return_exceptions=True)
-        if self._session is not None:
-            await self._session.close()
+        self._visits.close()
+        for session in (self._session, self._to_strangers):
+            if session is not None:
+                await session.close()
         if self._server is not None:
             await self._server.stop()
 
     def statistics(self) -> Mapping[str, int]:
         return {**self._counts, "queue_overflow": self._mailbox.dropped}
 
-    async def receive(self) -> Sequence[Datagram]:
-        return await self._mailbox.receive()
+    # --- in ---------------------------------------------------------------------------------------------------------
 
-    def _take(self, sender: str, frame: bytes) -> None:
-        self._counts["received"] += 1
-        self._mailbox.put(Datagram(sender, frame))
+    async def receive(self) -> Sequence[Datagram]:
+        self._visits.node_asks()
+        try:
+            batch = await self._mailbox.receive()
+        except BaseException:
+            self._visits.is_receiving = False
+            raise
+        self._visits.node_has()
+        return batch
+
+    async def _take(self, sender: str, frames: list[bytes], size: int) -> deque[bytes] | None:
+        if sender in self._known:
+            self._put(sender, frames)
+            return deque()
+        visit = self._visits.begin(sender, size)
+        if visit is None:
+            return None
+        self._put(sender + VISITOR, frames)
+        return await self._visits.answer(visit)
+
+    def _put(self, source: str, frames: Sequence[bytes]) -> None:
+        self._counts["received"] += len(frames)
+        for frame in frames:
+            self._mailbox.put(Datagram(source, frame))
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -195,6 +242,13 @@ class HttpTransport:
             return  # nothing to carry, and a body could not tell it from garbage
         if "://" not in address:  # H5
             address = f"{self._address.partition('://')[0]}://{address}"
+        if address.endswith(VISITOR):
+            base = address.removesuffix(VISITOR)
+            if base in self._known:
+                address = base
+            elif self._visits.offer(base, payload):
+                self._counts["answered"] += 1
+                return
         queue = self._queues.get(address)
         if queue is None and (queue := self._start_courier(address)) is None:
             return
@@ -204,23 +258,36 @@ class HttpTransport:
         queue.append(payload)
 
     def _start_courier(self, address: str) -> deque[bytes] | None:
-        base = read_base(address)
+        is_stranger = address.endswith(VISITOR)
+        base = read_base(address.removesuffix(VISITOR))
+        session = self._to_strangers if is_stranger else self._session
         if base is None:
             self._counts["unresolved"] += 1
-        elif self._session is None or self._closed or len(self._queues) >= PEERS_MAX:
+        elif session is None or self._closed or len(self._queues) >= PEERS_MAX:
             self._counts["send_failed"] += 1
+        elif is_stranger and self._strangers >= STRANGERS_MAX:
+            self._counts["send_refused"] += 1
         else:
+            if not is_stranger:
+                self._know(base)
             queue: deque[bytes] = deque()
             self._queues[address] = queue
+            self._strangers += is_stranger
             courier = asyncio.get_running_loop().create_task(
-                self._carry(address, base + PATH, queue, self._session), name=f"softmutex http: to {address}"
+                self._carry(address, base, queue, session), name=f"softmutex http: to {address}"
             )
             self._couriers.add(courier)
             courier.add_done_callback(self._couriers.discard)
             return queue
         return None
 
-    async def _carry(self, address: str, url: str, queue: deque[bytes], session: aiohttp.ClientSession) -> None:
+    def _know(self, base: str) -> None:
+        self._known[base] = None
+        self._known.move_to_end(base)
+        if len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+
+    async def _carry(self, address: str, base: str, queue: deque[bytes], session: aiohttp.ClientSession) -> None:
         import aiohttp
 
         try:
@@ -229,8 +296,22 @@ class HttpTransport:
                 self._counts["requests"] += 1
                 arrived = False
                 with contextlib.suppress(aiohttp.ClientError, OSError, ValueError):  # a time-out is an OSError
-                    async with session.post(url, data=body, allow_redirects=False) as answer:
+                    async with session.post(base + PATH, data=body, allow_redirects=False) as answer:
                         arrived = 200 <= answer.status < 300
+                        if arrived:
+                            self._know(base)
+                        if answer.status == 200 and answer.content_type == BODY_TYPE:
+                            self._put(base, await read_answer(answer, len(body)))
                 self._counts["sent" if arrived else "send_failed"] += frames
         finally:
             del self._queues[address]
+            self._strangers -= address.endswith(VISITOR)
+
+
+async def read_answer(answer: aiohttp.ClientResponse, most: int) -> list[bytes]:
+    body = bytearray()
+    while chunk := await answer.content.readany():
+        body += chunk
+        if len(body) > min(most, MAX_BODY):
+            return []
+    return unpack(bytes(body)) or []

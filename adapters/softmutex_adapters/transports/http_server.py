@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from socket import socket
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from softmutex_adapters.transports.frames import MAX_BODY, SENDER_HEADER, read_base, unpack
+from softmutex_adapters.transports.frames import BODY_TYPE, MAX_BODY, SENDER_HEADER, pack, read_base, unpack
 
 HEADER_S = 10.0
 BODY_S = 10.0
@@ -30,13 +31,14 @@ CONNECTIONS_MAX = 1024
 STOP_S = 0.5
 BACKLOG = 1024
 
-TakeFrame = Callable[[str, bytes], None]
+# The sender, its frames, and how many bytes they were in all; gives the frames that are its answer, None: too many ask.
+TakeFrames = Callable[[str, list[bytes], int], Awaitable[deque[bytes] | None]]
 
 
 class FrameServer:
-    """Calls `take(sender, frame)` for each frame that is posted to one of `paths`."""
+    """Calls `take` for each body of frames that is posted to one of `paths`."""
 
-    def __init__(self, paths: frozenset[str], take: TakeFrame, counts: dict[str, int]) -> None:
+    def __init__(self, paths: frozenset[str], take: TakeFrames, counts: dict[str, int]) -> None:
         self._paths, self._take, self._counts = paths, take, counts
         self._server: asyncio.Server | None = None
         self._web: _Connections | None = None
@@ -78,9 +80,12 @@ class FrameServer:
         sender = read_base(request.headers.get(SENDER_HEADER, ""))
         if frames is None or sender is None:
             return self._refuse(400, f"the body is a list of frames, and {SENDER_HEADER} an http(s) address")
-        for frame in frames:
-            self._take(sender, frame)
-        return web.Response(status=204)
+        answer = await self._take(sender, frames, len(body))
+        if answer is None:
+            return self._refuse(503, "too many strangers ask at once; try again")
+        if not answer:
+            return web.Response(status=204)
+        return web.Response(body=pack(answer)[0], content_type=BODY_TYPE)
 
     @staticmethod
     async def _read_body(request: web.BaseRequest) -> bytes | None:
