@@ -142,11 +142,50 @@ def test_when_most_streams_break_at_once_it_was_the_network_and_nobody_is_droppe
     assert len(group.over(60.0)) == 3, "those who stay away are dropped when their lease is over"
 
 
-def test_g2_who_comes_to_an_address_replaces_who_was_there():
+def test_g2_an_address_is_its_leases_until_its_stream_breaks():
     group = made(1)
-    again = Entry(Member("10.0.0.1:1", 77, "after a restart"), "")
-    assert group.replaced_by("another-lease-of-it", again) == lease(1)
-    assert group.replaced_by(lease(1), again) is None
+    group.heard(lease(1), 60.0)
+    group.stream_opened(lease(1))
+    again = Member("10.0.0.1:1", 77, "after a restart")
+    assert group.make_room("another-lease-of-it", again, 10.0, frozenset()) is None
+    assert group.make_room(lease(1), again, 10.0, frozenset()) == [], "its own lease may change everything"
+    group.stream_broke(lease(1), 10.0)
+    assert group.make_room("another-lease-of-it", again, 10.0, frozenset()) == [lease(1)]
+
+
+def test_g2_what_another_living_registry_hears_is_for_that_one_to_say():
+    group = made()
+    group.apply({lease(1): entry(1, owner="other")}, 101)
+    group.stream_opened(lease(1))
+    group.stream_broke(lease(1), 10.0)
+    assert group.make_room(lease(2), entry(1).member, 10.0, frozenset({"other"})) is None
+    assert group.make_room(lease(2), entry(1).member, 10.0, frozenset()) == [lease(1)]
+
+
+places = st.lists(
+    st.tuples(st.sampled_from(["put", "drop", "break"]), st.integers(1, 6), st.integers(1, 3)), max_size=40
+)
+
+
+@given(places)
+def test_g2_no_two_leases_are_ever_listed_at_one_address(steps):
+    """Leases 1 to 6, addresses 1 to 3."""
+    group = made()
+    for version, (what, number, at) in enumerate(steps, 101):
+        member, changes = Member(f"10.0.0.1:{at}", number), {}
+        if what == "put":
+            rivals = group.make_room(lease(number), member, 0.0, frozenset())
+            if rivals is not None:
+                changes = {**dict.fromkeys(rivals), lease(number): Entry(member, "")}
+                group.heard(lease(number), 60.0)
+        elif what == "drop":
+            changes = {lease(number): None}
+        elif lease(number) in group.entries:
+            group.stream_opened(lease(number))
+            group.stream_broke(lease(number), 0.0)
+        group.apply(changes, version)
+        listed = [entry.member.address for entry in group.entries.values()]
+        assert len(listed) == len(set(listed))
 
 
 def test_an_empty_group_that_nobody_watches_is_idle_after_a_while():

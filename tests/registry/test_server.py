@@ -35,15 +35,6 @@ async def test_who_joins_is_listed_until_it_leaves(no_leaks: None, tmp_path: Pat
         assert await registry.listed("g") == ["10.0.0.1:2"]
 
 
-async def test_a_restart_in_place_replaces_the_predecessor(no_leaks: None, tmp_path: Path):
-    async with inside(tmp_path) as registry:
-        await registry.join("g", 1)
-        successor = body(1, id="f" * 16)
-        await registry.call("PUT", registry.path("g", 99), json=successor)
-        _, told, _ = await registry.call("GET", "/v1/groups/g/members")
-        assert [entry[2] for entry in told["joined"]] == ["f" * 16]
-
-
 async def test_hundreds_that_join_at_once_are_a_few_commits(no_leaks: None, tmp_path: Path):
     async with inside(tmp_path) as registry:
         await asyncio.gather(*(registry.join("g", number) for number in range(1, 301)))

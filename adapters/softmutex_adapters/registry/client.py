@@ -156,9 +156,12 @@ class RegistryClient:
             raise Trouble("token", f"{base} {why}", is_final=True)
         if answer.status == 403:
             raise Trouble("banned", f"{base} does not let this node in: {said}", is_final=True)
-        if answer.status in (429, 503):
+        if answer.status in (409, 429, 503):
             asked = answer.headers.get("Retry-After", "1")
             wait_s = min(float(asked), RETRY_AFTER_MAX_S) if asked.isdecimal() else 1.0
+            if answer.status == 409:
+                remedy = "Give each node an address of its own (advertise=), or end one"
+                raise Trouble("address", f"{base} does not list this node: {said}. {remedy}.", wait_s=wait_s)
             raise Trouble("busy", f"{base} asks to come again later: {said}", wait_s=wait_s)
         if answer.status >= 500:
             raise Trouble("failing", f"{base} fails (HTTP {answer.status}: {said[:80]!r}). Its log says why.")

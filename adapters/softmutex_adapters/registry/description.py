@@ -15,6 +15,7 @@ ERRORS = {
     401: "the token is missing or wrong",
     403: "who asks is banned from the group, or has not shown that a key is its own",
     408: "the body came too slowly",
+    409: "another member has this address or this id, and may live; Retry-After says when to come again",
     413: f"the body has more than {BODY_MAX} bytes, or a report more than {report.REPORT_MAX}",
     429: "too many requests; Retry-After says when to come again",
     503: "no room for one more, or the store fails; Retry-After says when to come again",
@@ -104,7 +105,7 @@ def description(has_tokens: bool) -> Schema:
         ),
         "/v1/groups/{group}/members/{lease}": {
             "parameters": [group, lease],
-            "put": _operation("Join, or renew the lease", joined, (400, 401, 403, 408, 413, 503), closed=True)
+            "put": _operation("Join, or renew the lease", joined, (400, 401, 403, 408, 409, 413, 503), closed=True)
             | {"requestBody": {"required": True, "content": {"application/json": {"schema": MEMBER}}}},
             "delete": _operation("Leave", left, (400, 401, 503), closed=True),
         },

@@ -13,7 +13,8 @@ The second is doubted where at least half of all streams broke: then it was the 
 whoever believed it would tell the first one to come back that it is alone.
 
 G1  The log and the list agree: the list of any version in the log, and the changes since, give the list of now.
-G2  Who comes to an address replaces who was there: nobody else can be, after a restart in place.
+G2  An address, and an id, is that of the lease that came first (`places.py`). It goes to another one when its lease is
+    over, when its stream has broken, or when nobody came back for it until the list of a new registry has settled.
 G3  A version that a client has, and this history has not, is the sign of a store that was set back: no change is
     told on top of it.
 G4  Time is told, in seconds of a clock that never jumps.
@@ -24,7 +25,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
+from softmutex.ports import Member
 from softmutex_adapters.registry import wire
+from softmutex_adapters.registry.places import Places
 from softmutex_adapters.registry.store import BAN, Entry, Stored
 
 DROPPED_S = 4.0  # at 1 % loss 2 s would remove a living member of a group of fifteen once a week (docs/figures)
@@ -47,7 +50,10 @@ class Group:
         self.standing: dict[str, int] = {}  # lease -> streams of it that are open
         self.farewells: OrderedDict[str, None] = OrderedDict()  # leases that were ended by their members
         self._signer = signer
-        self._by_address = {entry.member.address: lease for lease, entry in self.entries.items()}
+        self._heard: set[str] = set()  # leases whose members have spoken to this registry
+        self._places = Places()
+        for lease, entry in self.entries.items():
+            self._places.claim(lease, entry.member)
         self._changes: OrderedDict[str, tuple[int, Entry | None]] = OrderedDict()  # in the order of their versions
         self._floor = self.version  # the log tells everything since this version
         self._loaded = self.version
@@ -57,10 +63,31 @@ class Group:
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
-    def replaced_by(self, lease: str, entry: Entry) -> str | None:
-        """The lease of another one that is listed at the same address (G2)."""
-        other = self._by_address.get(entry.member.address)
-        return None if other == lease else other
+    def make_room(self, lease: str, member: Member, now: float, elsewhere: frozenset[str]) -> list[str] | None:
+        """The leases that give way to this one (G2); None where one does not. `elsewhere`: other registries that live,
+        and hear whether their members do."""
+        rivals = self._places.rivals(lease, member)
+        comes_back = self._places.was_first(lease, now)
+        if not all(comes_back or self._gives_way(rival, now, elsewhere) for rival in rivals):
+            return None
+        for rival in rivals:
+            self._places.release(rival)
+            if not comes_back:
+                self._places.put_aside(rival, self.deadlines.get(rival, now))
+        self._places.claim(lease, member)
+        return rivals
+
+    def _gives_way(self, lease: str, now: float, elsewhere: frozenset[str]) -> bool:
+        entry = self.entries.get(lease)
+        if entry is None or entry.owner in elsewhere:
+            return False
+        return lease in self._dropped or (lease not in self._heard and now >= self.settled_at)
+
+    def forget_claim(self, lease: str) -> None:
+        """It was not committed."""
+        if lease not in self.entries:
+            self._places.release(lease)
+            self._heard.discard(lease)
 
     def apply(self, changes: Mapping[str, Entry | None], version: int, *, is_next: bool = True) -> None:
         """What the store has committed as `version`. Not `is_next`: there may have been others before it."""
@@ -73,15 +100,16 @@ class Group:
             if entry is not None and known is not None and entry.member == known.member:
                 self.entries[lease] = entry  # another owner: nothing to tell
                 continue
-            if known is None and entry is None:
-                continue
-            if entry is not None:
+            self._dropped.pop(lease, None)  # who left says nothing about the network
+            self.entries.pop(lease, None)
+            if entry is None:
+                self.forget_claim(lease)
+                if known is None:
+                    continue
+            else:
                 self.farewells.pop(lease, None)
-            if known is not None:
-                self._remove(lease, known)
-            if entry is not None:
                 self.entries[lease] = entry
-                self._by_address[entry.member.address] = lease
+                self._places.claim(lease, entry.member)
             self._changes[lease] = (version, entry)
             self._changes.move_to_end(lease)
         while len(self.farewells) > FAREWELLS_MAX:
@@ -96,12 +124,6 @@ class Group:
             self.bans.pop(lease, None)
         else:
             self.bans[lease] = entry
-
-    def _remove(self, lease: str, entry: Entry) -> None:
-        del self.entries[lease]
-        self._dropped.pop(lease, None)  # who left says nothing about the network
-        if self._by_address.get(entry.member.address) == lease:
-            del self._by_address[entry.member.address]
 
     def differences(self, stored: Stored) -> dict[str, Entry | None]:
         """What to `apply` to become what the store has."""
@@ -155,6 +177,7 @@ class Group:
 
     def heard(self, lease: str, deadline: float) -> None:
         self.deadlines[lease] = deadline
+        self._heard.add(lease)
         self._dropped.pop(lease, None)
 
     def adopt(self, owners: Iterable[str], deadline: float) -> None:

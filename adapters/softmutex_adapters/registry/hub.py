@@ -52,6 +52,10 @@ class Listener(Protocol):
     def __call__(self, group: Group, *, is_forgotten: bool = False) -> None: ...
 
 
+class Taken(Exception):
+    """Another member has this address, or this id; the text says which."""
+
+
 class Full(Exception):
     """There is no room for one more; the text says of what."""
 
@@ -139,19 +143,31 @@ class Hub:
     async def put(self, name: str, lease: str, member: Member) -> int:
         """Joins, or renews the lease. Returns a version at which it is listed."""
         group, entry = self.group(name), Entry(member, self.instance if self.store.shared else ALONE)
+        if self._latest(group, lease) != entry:
+            self._make_room(group, lease, member)
+            group.heard(lease, self.now() + self.ttl_s)
+            pending = self._pending.setdefault(name, {})
+            pending.pop(lease, None)
+            pending[lease] = entry
+            return await self._committed(name)
         group.heard(lease, self.now() + self.ttl_s)
-        if self._latest(group, lease) == entry:
-            return await self._committed(name) if self._is_moving(group, lease) else group.version
-        pending = self._pending.setdefault(name, {})
+        return await self._committed(name) if self._is_moving(group, lease) else group.version
+
+    def _make_room(self, group: Group, lease: str, member: Member) -> None:
+        pending = self._pending.setdefault(group.name, {})
         if lease not in group.entries and len(group.entries) + len(pending) >= self.members_max:
-            raise Full(f"the group {name!r} has {self.members_max} members, which is the limit")
-        other = group.replaced_by(lease, entry)
-        if other is not None:
-            pending[other] = None
+            raise Full(f"the group {group.name!r} has {self.members_max} members, which is the limit")
+        rivals = group.make_room(lease, member, self.now(), self._living - {self.instance})
+        if rivals is None:
+            self.counts["addresses_refused"] += 1
+            raise Taken(
+                f"another member lives at {member.address}, or has the id {member.id:016x}; its place is free when it "
+                "leaves, or falls silent"
+            )
+        for rival in rivals:
+            pending[rival] = None
+            group.deadlines.pop(rival, None)
             self.counts["replaced"] += 1
-        pending.pop(lease, None)
-        pending[lease] = entry
-        return await self._committed(name)
 
     async def drop(self, name: str, lease: str) -> int:
         group = self.group(name)
@@ -273,6 +289,8 @@ class Hub:
         for lease, entry in changes.items():
             if entry is None:
                 group.deadlines[lease] = self.now() + RETRY_S
+            else:
+                group.forget_claim(lease)
         for done in waiting:
             if not done.done():
                 done.set_exception(error)

@@ -22,6 +22,7 @@ COUNTERS = {
     "left": "members that left, or whose lease was over",
     "expired": "leases that were over",
     "replaced": "members that were replaced by another one at their address",
+    "addresses_refused": "requests for the address or the id of another member that may live",
     "commits": "changes written to the store, many members in one",
     "store_failures": "times that the store failed",
     "set_back": "times that a store was found to be older than what clients had seen",

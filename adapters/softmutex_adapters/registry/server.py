@@ -29,7 +29,7 @@ from softmutex_adapters.registry.bans import Bans, refuse_banned
 from softmutex_adapters.registry.certificates import Certificates
 from softmutex_adapters.registry.description import description
 from softmutex_adapters.registry.guard import Connections, Rates, Tokens
-from softmutex_adapters.registry.hub import Full, Hub
+from softmutex_adapters.registry.hub import Full, Hub, Taken
 from softmutex_adapters.registry.metrics import render
 from softmutex_adapters.registry.routes import (
     GROUP,
@@ -115,6 +115,8 @@ class RegistryServer:
             answer = web.json_response({"error": refused.why}, status=refused.status, headers=refused.headers)
             if refused.status in (408, 413):
                 answer.force_close()  # the rest of the body is not read
+        except Taken as taken:
+            answer = web.json_response({"error": str(taken)}, status=409, headers={"Retry-After": "2"})
         except Full as full:
             answer = web.json_response({"error": str(full)}, status=503, headers={"Retry-After": "30"})
         except (StoreFailed, TimeoutError) as error:
