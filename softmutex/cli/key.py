@@ -63,7 +63,7 @@ def main(arguments: argparse.Namespace) -> int:
     settings = resolve({"key_file": arguments.key_file}, file=arguments.config)
     if arguments.what == "new":
         file = keys.key_file(settings)
-        beside = read_keys(file) if file is not None and file.exists() else ()
+        beside = read_keys(file, of_anybody=True) if file is not None and file.exists() else ()
         number = keyfile.make(arguments.file, beside)
         say(f"key {number} is in {arguments.file}. Copy it to all members; nobody else may read it.")
         return 0
@@ -91,7 +91,7 @@ def own_file(settings: Settings) -> Path:
 def show(settings: Settings, with_members: bool) -> int:
     file = keys.key_file(settings)
     if file is not None:
-        first, *others = keyfile.ring(file, *read_keys(file)).keys
+        first, *others = keyfile.ring(file, *read_keys(file, of_anybody=True)).keys
         say(f"{file}: key {first} seals{''.join(f', {other} opens' for other in others)}")
     elif not with_members:
         own_file(settings)

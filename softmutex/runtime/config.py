@@ -8,7 +8,8 @@ nearest right one, and each value knows its origin (`softmutex doctor` prints th
     resolve(transport="udp://0.0.0.0:9431?advertise=ftp1:9431").origin("advertise")       -> "query of transport"
 
 The file is the one that `SOFTMUTEX_CONFIG` names, else `softmutex.toml`, else the table `[tool.softmutex]` of
-`pyproject.toml`, in the working directory. Settings of one mutex only stand in a table `[mutex.NAME]`.
+`pyproject.toml`, in the working directory; one that is found there counts where nobody else can have written it
+(`softmutex.files`). Settings of one mutex only stand in a table `[mutex.NAME]`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlencode
 
 from softmutex.core.errors import ConfigError
+from softmutex.files import whose
 
 PREFIX = "SOFTMUTEX_"
 # Variables of ours that are no settings: what a child of `softmutex run` is told, where the file and the agent are.
@@ -305,8 +307,18 @@ def read_file(file: str | os.PathLike[str] | None, environ: Mapping[str, str]) -
     for candidate in ("softmutex.toml", "pyproject.toml"):
         table = read_toml(Path(candidate), must_exist=False)
         if table:
+            check_found(Path(candidate).resolve())
             return str(Path(candidate).resolve()), table
     return None, {}
+
+
+def check_found(file: Path) -> None:
+    """Who merely starts a program in a stranger's directory must not take part in a stranger's group."""
+    if why := whose(file):
+        raise ConfigError(
+            f"the configuration file {file} is not believed for lying here: {why}. If you trust what is in it, name "
+            f"it: SOFTMUTEX_CONFIG={file}"
+        )
 
 
 def read_toml(file: Path, *, must_exist: bool) -> dict[str, Any]:

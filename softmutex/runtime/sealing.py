@@ -29,8 +29,6 @@ from __future__ import annotations
 
 import base64
 import hmac
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -58,6 +56,7 @@ from softmutex.core.wire import (
     write_body,
     write_header,
 )
+from softmutex.files import read_secret
 from softmutex.runtime import forks
 
 if TYPE_CHECKING:
@@ -150,23 +149,10 @@ def parse_key(text: str, whence: str) -> bytes:
     return key
 
 
-def read_keys(path: Path | str) -> tuple[bytes, ...]:
+def read_keys(path: Path | str, *, of_anybody: bool = False) -> tuple[bytes, ...]:
     """The keys in a file, one a line, the one that seals first; or 32 bytes as they are. Only for its owner's eyes."""
     remedy = REMEDY.replace("FILE", str(path))
-    try:
-        # A FIFO must not make us wait, and what is checked must be what is read.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            status, content = os.fstat(descriptor), os.read(descriptor, KEY_FILE_MAX + 1)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise ConfigError(f"the key file {path} cannot be read ({error.strerror}). {remedy}") from None
-    if status.st_mode & 0o077:
-        raise ConfigError(
-            f"the key file {path} has mode {stat.S_IMODE(status.st_mode):04o}: others on this host can use it. "
-            f"chmod 600 {path}, and change the key if strangers may have read it."
-        )
+    content = read_secret(path, "key file", remedy, most=KEY_FILE_MAX, of_anybody=of_anybody)
     if len(content) == KEY_SIZE:
         return (content,)
     lines = content[:KEY_FILE_MAX].decode("ascii", "replace").splitlines()

@@ -1,5 +1,6 @@
 """Which setting is in force, and who said so."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +218,34 @@ def test_a_mutex_learns_its_settings_from_the_node_and_its_table(tmp_path: Path)
     node = Node(config=tmp_path / "softmutex.toml")
     terms = node.mutex("db-load", min_interval=3)._plan().terms
     assert (terms.slots, terms.timing.op, terms.machine_options()) == (3, 2.5, {"min_interval": 3.0, "slots": 3})
+
+
+# --- files of others -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("softmutex.toml", 'group = "theirs"'), ("pyproject.toml", '[tool.softmutex]\ngroup = "theirs"')],
+)
+def test_a_file_in_the_directory_of_another_user_is_not_believed_unless_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str
+):
+    (tmp_path / name).write_text(content)
+    os.chown(tmp_path, 54_321, -1)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"belongs to user 54321.* name it: SOFTMUTEX_CONFIG={tmp_path / name}"):
+        resolve({}, environ={})
+    assert resolve({}, environ={"SOFTMUTEX_CONFIG": str(tmp_path / name)})["group"] == "theirs"
+    os.chown(tmp_path, 0, -1)
+    assert resolve({}, environ={})["group"] == "theirs"
+
+
+@pytest.mark.needs("root")
+def test_a_strangers_project_that_says_nothing_of_softmutex_is_nobodys_business(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'theirs'")
+    os.chown(tmp_path, 54_321, -1)
+    monkeypatch.chdir(tmp_path)
+    assert resolve({}, environ={})["group"] == "default"
