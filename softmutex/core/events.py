@@ -21,7 +21,7 @@ N4  Each kind of integer says, as `Annotated` metadata, how it travels (`wire.py
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -133,7 +133,29 @@ class Leaving(NamedTuple):
     """The node wants to leave in good order; it goes on driving the machine until `Depart` or its patience ends."""
 
 
-Event: TypeAlias = Started | Received | Fired | Requested | Withdrawn | Released | MembersChanged | Slept | Leaving
+class Silenced(NamedTuple):
+    """A suspected member was asked in every way and does not answer; nothing says that it is dead. It still counts."""
+
+    node: NodeId
+
+
+class Level(IntEnum):
+    """How much of its group a node reaches, itself included."""
+
+    LESS = 0  # than half
+    HALF = 1  # exactly
+    MORE = 2
+
+
+class Reach(NamedTuple):
+    """What a roll call has found (`CallRoll`)."""
+
+    level: Level
+
+
+Event: TypeAlias = (
+    Started | Received | Fired | Requested | Withdrawn | Released | MembersChanged | Slept | Leaving | Silenced | Reach
+)
 
 
 # --- effects: what is to be done ------------------------------------------------------------------------------------
@@ -207,4 +229,27 @@ class Depart(NamedTuple):
     """Everything has been handed over: the node may close."""
 
 
-Effect: TypeAlias = Send | SetTimer | CancelTimer | Grant | Lose | Note | Depart
+class Suspect(NamedTuple):
+    """It does not answer. The group finds out: dead (`MembersChanged`), silent (`Silenced`), or there all the same."""
+
+    node: NodeId
+
+
+class CallRoll(NamedTuple):
+    """Does this node still reach more than half of its group? One random member is asked; wide: all, or a large sample.
+
+    Answered by one `Reach`.
+    """
+
+    wide: bool
+
+
+class Overlapped(NamedTuple):
+    """A hold of this node and one of `other` were, or are, held at once, with tokens of one slot."""
+
+    request: RequestId
+    other: NodeId
+    length: Duration  # as far as it is known yet
+
+
+Effect: TypeAlias = Send | SetTimer | CancelTimer | Grant | Lose | Note | Depart | Suspect | CallRoll | Overlapped

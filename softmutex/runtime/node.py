@@ -49,6 +49,7 @@ from softmutex.core.events import (
     Send,
     SetTimer,
     Slept,
+    Suspect,
 )
 from softmutex.core.machine import Setup
 from softmutex.core.messages import KINDS, Message
@@ -107,7 +108,8 @@ class Life:
         self.said_bye = False
         self.heard = False  # since `_linger` looked last
         self.born = forks.count()
-        self.where = (_seen_as(settings["membership"]), settings["group"])  # the same for all nodes of a group
+        seen_as = settings["membership"] if isinstance(settings["membership"], str) else id(settings["membership"])
+        self.where = (seen_as, settings["group"])  # the same for all nodes of a group
         self._said: set[str] = set()
         self.overdue_at: Instant = 1 << 63  # when it is clear that this process did not get its turn (`lag.py`)
         self._tasks: list[asyncio.Task[None]] = []
@@ -333,6 +335,10 @@ class Life:
             case Depart():
                 seat.departed = True
                 self._idle.set()
+            case Suspect(node):
+                self.peers.suspect(node)
+            case _:  # no machine orders the others yet
+                pass
 
     def _break_down(self, seat: Seat, error: Exception) -> None:
         """A machine found itself to be wrong. It is put aside; the others go on, and a new one may be made."""
@@ -491,7 +497,3 @@ class Life:
 def default_name(id: NodeId) -> str:
     """Where to look for the node, and which of the nodes there."""
     return f"{socket.gethostname().partition('.')[0][:40]}-{os.getpid()}-{id >> 32:08x}"
-
-
-def _seen_as(part: object) -> object:
-    return part if isinstance(part, str) else id(part)

@@ -53,12 +53,14 @@ from softmutex.core.events import (
     MembersChanged,
     NodeId,
     Note,
+    Reach,
     Received,
     Released,
     Requested,
     RequestId,
     Send,
     SetTimer,
+    Silenced,
     Slept,
     Started,
     Token,
@@ -188,7 +190,7 @@ class Walker(ABC):
 
     def _rarer(
         self,
-        event: Requested | Released | Withdrawn | Started | MembersChanged | Slept | Leaving,
+        event: Requested | Released | Withdrawn | Started | MembersChanged | Slept | Leaving | Silenced | Reach,
         now: Instant,
         out: list[Effect],
     ) -> None:
@@ -208,7 +210,7 @@ class Walker(ABC):
             case MembersChanged():
                 if self._token is not None and self._running is None and not self._skipping:
                     self._serve(self._token, now, out, self._skip)  # it was parked
-            case Slept():
+            case Slept() | Silenced() | Reach():
                 pass  # what is late may be used all the same: only a token counts
             case Leaving():
                 self._leave(now, out)

@@ -30,9 +30,11 @@ from softmutex.core.events import (
     Leaving,
     MembersChanged,
     NodeId,
+    Reach,
     Received,
     Released,
     Requested,
+    Silenced,
     Slept,
     Started,
     TimerName,
@@ -153,6 +155,8 @@ class Wandering:
                 self._woke()
             case Leaving():
                 self._leave()
+            case Silenced() | Reach():
+                pass  # it finds out by itself
 
     def _woke(self) -> None:
         """Whatever was here may have been replaced, and so may what was sent here meanwhile."""
