@@ -1,11 +1,14 @@
 """The suite's own mechanism: needs, CI, leaks. Each test runs a small suite of its own in another process."""
 
+import ast
 import asyncio
+import functools
 import os
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -185,3 +188,147 @@ async def test_an_open_socket_a_timer_and_a_child_are_leaks_and_named():
     timer.cancel()
     await child.communicate(b"")
     await before.must_return()
+
+
+# --- tests stand outside ---------------------------------------------------------------------------------------------
+
+OF_NAMED_TUPLES = {"_replace", "_make", "_asdict", "_fields", "_field_defaults"}
+OF_OTHERS = {"os._exit", "getattr(asyncio.get_running_loop(), '_scheduled', ())"}
+NOT_YET = {
+    "adapters/test_http.py",
+    "adapters/test_local.py",
+    "adapters/test_mdns.py",
+    "adapters/test_testing_kit.py",
+    "adapters/test_udp.py",
+    "agent/test_client.py",
+    "browser/test_page.py",
+    "config/test_config.py",
+    "contracts/boards.py",
+    "contracts/test_etcd.py",
+    "core/test_adaptive.py",
+    "core/test_random_access.py",
+    "core/test_sandwich.py",
+    "handover/broken.py",
+    "handover/explorer.py",
+    "handover/test_at_once.py",
+    "handover/test_bounds.py",
+    "registry/test_client.py",
+    "registry/test_command.py",
+    "registry/test_server.py",
+    "registry/test_shared_stores.py",
+    "registry/test_sqlite_store.py",
+    "security/test_sealed_transports.py",
+    "sim/test_goals.py",
+    "wandering/broken.py",
+    "wandering/test_sentences.py",
+    "wire/fuzz_wire.py",
+    "wire/test_sealing.py",
+    "wire/test_wire.py",
+}
+
+
+@pytest.mark.house
+def test_no_test_knows_the_inside_of_what_it_tests():
+    """Then the rooms can be rebuilt while their tests stand: what a test needs is public, or in `softmutex.testing`."""
+    files = sorted(file for file in HERE.rglob("*.py") if str(file.relative_to(HERE)) not in NOT_YET)
+    found = [f"{file.relative_to(HERE)}, {glimpse}" for file in files for glimpse in glimpses_inside(file.read_text())]
+    assert not found, "\n".join(found)
+
+
+def glimpses_inside(source: str) -> Iterator[str]:
+    """Where a test reaches for what the product keeps to itself: a `_x` that is not of this file, a `.life()`."""
+    tree = ast.parse(source)
+    own = names_given(tree)
+    of_product = {
+        name.asname or name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("softmutex")
+        for name in node.names
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if name in own:
+                continue
+            case ast.Attribute(attr=name) if is_private(name) and name not in OF_NAMED_TUPLES:
+                if ast.unparse(node) not in OF_OTHERS:
+                    yield f"line {node.lineno}: {ast.unparse(node)}"
+            case ast.Call(func=ast.Attribute(attr="life")):
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+            case ast.Call(func=ast.Name(id="getattr" | "setattr" | "delattr") | ast.Attribute(attr="setattr")):
+                texts = [each.value for each in node.args if isinstance(each, ast.Constant)]
+                of_others = ast.unparse(node) in OF_OTHERS
+                if any(isinstance(text, str) and is_private(text.rpartition(".")[2]) for text in texts) > of_others:
+                    yield f"line {node.lineno}: {ast.unparse(node)}"
+            case ast.ImportFrom(module=str(module)) if module.startswith("softmutex"):
+                yield from (f"line {node.lineno}: {each.name}" for each in node.names if is_private(each.name))
+            case ast.ClassDef() if of_product & {ast.unparse(base) for base in node.bases}:
+                methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+                yield from (f"line {one.lineno}: def {one.name}" for one in methods if one.name in private_functions())
+            case _:
+                pass
+
+
+def names_given(tree: ast.AST) -> set[str]:
+    """What is defined or assigned anywhere in it."""
+    given = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                given.add(name)
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                given.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                given.add(name)
+            case _:
+                pass
+    return given
+
+
+@functools.cache
+def private_functions() -> set[str]:
+    """Of the whole product."""
+    found = set()
+    for folder in ("softmutex", "adapters"):
+        for file in (HERE.parent / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_private(node.name):
+                    found.add(node.name)
+    return found
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+@pytest.mark.house
+@pytest.mark.parametrize(
+    "source",
+    [
+        "node.life()",
+        "assert node._timers",
+        "one.two(three)._four = 5",
+        "from softmutex.core.wire import _kinds",
+        "monkeypatch.setattr(module, '_kinds', 1)",
+        "monkeypatch.setattr('softmutex.core.wire._kinds', 1)",
+        "getattr(node, '_timers', ())",
+        "class Mine:\n    def show(self): return self._others",
+        "class Mine:\n    def _give(self): return super()._give()",
+        "from softmutex.testing import MemoryMembership\nclass Mine(MemoryMembership):\n    def _others(self): pass",
+    ],
+)
+def test_a_glimpse_inside_is_noticed(source: str):
+    assert len(list(glimpses_inside(source))) == 1
+
+
+@pytest.mark.house
+@pytest.mark.parametrize(
+    "source",
+    [
+        "token._replace(hop=1)",
+        "import os\nos._exit(1)",
+        "class Mine:\n    def __init__(self): self._others = self._make()\n    def _make(self): return self.__class__",
+        "from softmutex import Node\nclass Mine(Node):\n    def _of_my_own(self): pass",
+    ],
+)
+def test_what_is_a_files_own_is_no_glimpse_inside(source: str):
+    assert not list(glimpses_inside(source))

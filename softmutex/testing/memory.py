@@ -36,7 +36,7 @@ import itertools
 import random
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
 from softmutex.core.errors import ConfigError
@@ -53,7 +53,10 @@ class MemoryNetwork:
     """`loss` and `duplicate` are probabilities; `delay` is one way, in seconds, and varies by up to ± `jitter`.
 
     All four may be changed at any time. Addresses are any strings; where none is given, they are numbered.
+    `tap`, where it is set, is told of each datagram that anybody sends, whatever becomes of it: from, to, payload.
     """
+
+    tap: Callable[[str, str, bytes], None] | None = None
 
     def __init__(
         self,
@@ -97,6 +100,18 @@ class MemoryNetwork:
     def membership(self) -> MemoryMembership:
         return MemoryMembership(self)
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where somebody listens now."""
+        with self._lock:
+            return tuple(self._places)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Who has joined, and has not left."""
+        with self._lock:
+            return tuple(self._members.values())
+
     # --- faults -----------------------------------------------------------------------------------------------------
 
     def partition(self, a: str | Iterable[str], b: str | Iterable[str]) -> None:
@@ -123,6 +138,8 @@ class MemoryNetwork:
     # --- what transports and memberships call -----------------------------------------------------------------------
 
     def _carry(self, sender: MemoryTransport, to: str, payload: bytes) -> None:
+        if self.tap is not None:
+            self.tap(sender.address, to, payload)
         with self._lock:
             receiver = self._places.get(to)
             if receiver is None or sender.crashed or (sender.address, to) in self._cuts:

@@ -20,10 +20,9 @@ from softmutex.cli import checks, doctor
 from softmutex.cli.checks import Verdict
 from softmutex.cli.survey import Answer, Survey
 from softmutex.ports import Member
-from softmutex.runtime.status import describe
 from softmutex.testing import MemoryNetwork
 from tests.cli.processes import children_of, read_number, started
-from tests.runtime.group import node_on, until
+from tests.runtime.group import node_on, shown, until
 
 SOFTMUTEX = Path(sys.executable).with_name("softmutex")
 Findings = list[dict[str, str]]
@@ -233,7 +232,8 @@ async def two(no_leaks: None, network: MemoryNetwork) -> list[Answer]:
             pass
         async with b.mutex("x"):
             pass
-        return [Answer(Member(node.address, node.id, node.name), describe(node.life()), rtt_s=0.001) for node in (a, b)]
+        told = [(node, await shown(node, network.transport())) for node in (a, b)]
+        return [Answer(Member(node.address, node.id, node.name), document, rtt_s=0.001) for node, document in told]
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from softmutex_adapters.transports.udp import UdpTransport
 
 from softmutex import ConfigError, Node
 from softmutex.testing import MemoryNetwork
-from tests.runtime.group import until
+from tests.runtime.group import shown, until
 
 KEY = bytes(range(32))
 
@@ -52,14 +53,18 @@ async def test_insecure_starts_with_a_warning(no_leaks: None, caplog: pytest.Log
 
 async def test_on_loopback_no_key_is_wanted(no_leaks: None):
     async with on_loopback() as node:
-        assert type(node.life().seal).__name__ == "Unsealed"
+        assert (await shown(node, UdpTransport.from_url("udp://127.0.0.1:0")))["keys"] == []
     async with Node(transport="udp://localhost:0", membership="static://127.0.0.1:1"):
         pass
 
 
 async def test_local_members_are_sealed_though_nobody_made_a_key(no_leaks: None, tmp_path: Path):
-    async with Node(membership=f"local://?directory={tmp_path}") as node:
-        assert type(node.life().seal).__name__ == "Sealer"
+    async with (
+        Node(membership=f"local://?directory={tmp_path}") as node,
+        Node(transport="udp://127.0.0.1:0", membership=f"static://{node.address}") as plain,
+    ):
+        await until(lambda: node.statistics().dropped.get("not_sealed"))
+        assert (node.peers(), plain.peers()) == ((), ())
 
 
 @pytest.mark.parametrize("how", ["bytes", "path", "key_file", "variable"])

@@ -81,7 +81,7 @@ class BoardContract(MembershipContract):
     # --- beyond the contract ----------------------------------------------------------------------------------------
 
     async def test_l1_nobody_is_lost_when_the_board_was_away_for_longer_than_a_lease(self) -> None:
-        async with self._made(2) as (one, two):
+        async with self.made(2) as (one, two):
             await one.join(ONE)
             await two.join(TWO)
             await self.until_sees(one, TWO)
@@ -94,7 +94,7 @@ class BoardContract(MembershipContract):
             assert not sight.was_lost, "at no time was the other one missing"
 
     async def test_l2_a_board_that_lost_everything_is_written_anew_and_nobody_is_missed(self) -> None:
-        async with self._made(2) as (one, two):
+        async with self.made(2) as (one, two):
             await one.join(ONE)
             await two.join(TWO)
             await self.until_sees(one, TWO)
@@ -112,7 +112,7 @@ class BoardContract(MembershipContract):
                 await onlooker.aclose()
 
     async def test_l3_complete_is_said_when_the_others_were_seen_or_had_time_to_write(self) -> None:
-        async with self._made(2) as (one, two):
+        async with self.made(2) as (one, two):
             assert not one.complete
             await one.join(ONE)
             assert not one.complete, "others may be about to write again"
@@ -124,7 +124,7 @@ class BoardContract(MembershipContract):
             await self.mend_it()
 
     async def test_l4_who_restarts_in_place_replaces_its_predecessor_whose_end_harms_nobody(self) -> None:
-        async with self._made(3) as (old, new, other):
+        async with self.made(3) as (old, new, other):
             await other.join(TWO)
             await old.join(ONE)
             await self.until_sees(other, ONE)
@@ -138,7 +138,7 @@ class BoardContract(MembershipContract):
             assert other._others == (successor,)
 
     async def test_whatever_others_write_there_is_no_member_and_no_harm(self) -> None:
-        async with self._made(1) as (one,):
+        async with self.made(1) as (one,):
             await one.join(ONE)
             for place, junk in enumerate(
                 ("", "{", "[" * 500, '["xyz","n","s"]', "[1,2,3]", '["' + "0" * 16 + '",7,"s"]')

@@ -61,14 +61,14 @@ class TestAddresses(ByDns):
         return Member(f"127.0.0.{number}:9431")
 
     async def test_who_is_new_and_who_is_gone_is_seen_one_refresh_later(self) -> None:
-        async with self._made(1) as (one,):
-            await self._until_shown(one, [1, 2, 3])
+        async with self.made(1) as (one,):
+            await self.until_shown(one, [1, 2, 3])
             self.server.addresses[NAME] = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
-            await self._until_shown(one, [2, 3, 4])
+            await self.until_shown(one, [2, 3, 4])
 
     async def test_an_empty_answer_and_no_answer_leave_the_last_list(self) -> None:
-        async with self._made(1) as (one,):
-            await self._until_shown(one, [1, 2, 3])
+        async with self.made(1) as (one,):
+            await self.until_shown(one, [1, 2, 3])
             for name, value in (("addresses", {NAME: []}), ("addresses", {}), ("works", False)):
                 failed = one.statistics()["lookups_failed"]
                 setattr(self.server, name, value)
@@ -77,7 +77,7 @@ class TestAddresses(ByDns):
 
     async def test_ipv6_addresses_are_members_too(self) -> None:
         self.server.addresses[NAME] = ["127.0.0.1", "fd00::1"]
-        async with self._made(1) as (one,):
+        async with self.made(1) as (one,):
             assert await first_list(one) == ["127.0.0.1:9431", "[fd00::1]:9431"]
 
 
@@ -86,8 +86,8 @@ class TestServices(ByDns):
         return DnsMembership.from_url(f"dns://{SERVICE}?refresh=0.2&server=127.0.0.1:{self.server.port}")
 
     async def test_a_target_that_cannot_be_looked_up_keeps_its_address(self) -> None:
-        async with self._made(1) as (one,):
-            await self._until_shown(one, [1, 2, 3])
+        async with self.made(1) as (one,):
+            await self.until_shown(one, [1, 2, 3])
             del self.server.addresses["node-2.test"]
             lookups = one.statistics()["lookups"]
             await until(lambda: one.statistics()["lookups"] > lookups + 2, "it looked again", 20.0)
@@ -95,7 +95,7 @@ class TestServices(ByDns):
 
     async def test_an_answer_that_was_cut_off_comes_by_tcp(self) -> None:
         self.server.services[SERVICE] = [(f"node-{1 + number % 3}.test", 10_000 + number) for number in range(200)]
-        async with self._made(1) as (one,):
+        async with self.made(1) as (one,):
             assert len(await first_list(one)) == 200
         assert self.server.asked_by_tcp
 

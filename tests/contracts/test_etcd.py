@@ -21,14 +21,14 @@ class TestEtcd(BoardContract):
     async def test_an_endpoint_that_is_gone_is_passed_over(self) -> None:
         there = f"127.0.0.1:{self.process.port}"
         membership = EtcdMembership.from_url(f"etcd://127.0.0.1:1,{there}/contract")
-        async with self._made(1) as (one,):
+        async with self.made(1) as (one,):
             await one.join(TWO)
             await membership.join(ONE)
             assert await membership.watch() == (TWO,)
             await membership.aclose()
 
     async def test_a_lease_that_was_ended_by_somebody_is_taken_anew(self) -> None:
-        async with self._made(2) as (one, two):
+        async with self.made(2) as (one, two):
             await one.join(ONE)
             await two.join(TWO)
             await self.until_sees(two, ONE)

@@ -25,7 +25,7 @@ class TestRedis(BoardContract):
 
     async def test_groups_and_data_bases_do_not_see_each_other(self) -> None:
         other = plugins.membership(self.url(db=1))
-        async with self._made(1) as (one,):
+        async with self.made(1) as (one,):
             await one.join(ONE)
             await other.join(TWO)
             assert await one.watch() == () and await other.watch() == ()

@@ -105,11 +105,15 @@ class Worker:
         self.order("statistics")
         return self.hears("statistics", patience_s)
 
+    def queue(self) -> list[int]:
+        self.order("queue")
+        return list(self.hears("queue")["ids"])
+
     def queues(self, *waiters: Worker) -> None:
         """Waits until this one, which holds it, has all of them in its queue."""
         wanted = {worker.id for worker in waiters}
         deadline = time.monotonic() + PATIENCE_S
-        while not wanted <= set(self.statistics()["queue"]):
+        while not wanted <= set(self.queue()):
             assert time.monotonic() < deadline, self.said[-1]
             time.sleep(0.01)
 

@@ -6,6 +6,7 @@
     turns TASKS ROUNDS     TASKS tasks acquire ROUNDS times each, one after the other; says `turned`
     block SECONDS          blocks the event loop
     statistics             says what node and mutex count
+    queue                  says who waits, as far as this node knows
     (end of input)         closes the node; says `left` with what this process still has open
 
 The witness is a file that all processes append to: one line when a hold begins, one before it ends, each with the
@@ -21,8 +22,11 @@ from collections import defaultdict
 from dataclasses import asdict
 from typing import Any
 
-from softmutex import AcquireTimeout, Hold, Node, SoftMutex
+from softmutex import AcquireTimeout, Hold, Node, SoftMutex, plugins
+from softmutex.cli.survey import visiting
+from softmutex.runtime.keys import group_keys
 from tests.leaks import Census
+from tests.runtime.group import shown
 
 
 class Worker:
@@ -60,10 +64,9 @@ class Worker:
             elif verb == "block":
                 time.sleep(float(words[0]))  # noqa: ASYNC251 that is the point
             elif verb == "statistics":
-                seat = node.life().seats.get("x")
-                queue = seat.machine.view().queue if seat else ()
-                counted = {"node": asdict(node.statistics()), "mutex": asdict(mutex.statistics())}
-                self.say("statistics", **counted, queue=list(queue))
+                self.say("statistics", node=asdict(node.statistics()), mutex=asdict(mutex.statistics()))
+            elif verb == "queue":
+                self.say("queue", ids=await queue_of(node))
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -111,6 +114,19 @@ class Worker:
 
         await asyncio.gather(*(one(task) for task in range(tasks)))
         self.say("turned", turns=tasks * rounds, lost=lost)
+
+
+async def queue_of(node: Node) -> list[int]:
+    """Who waits for the mutex, as far as this node knows: what it tells `softmutex status`."""
+    settings = node.settings()
+    membership = plugins.membership(settings["membership"])
+    keys = group_keys(settings, membership)
+    await membership.aclose()
+    url = settings["transport"]
+    place = url.partition("://")[2].partition("?")[0]  # what it advertises may be a relay's, which knows no visitors
+    at = node.address if place.endswith(":0") else place
+    document = await shown(node, plugins.transport(visiting(url)), keys, settings["group"], at)
+    return [int(id, 16) for mutex in document["mutexes"] if mutex["name"] == "x" for id in mutex["queue"]]
 
 
 if __name__ == "__main__":

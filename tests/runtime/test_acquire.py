@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from softmutex import AcquireTimeout, ConfigError, Node, NodeClosed, SoftMutexError
-from softmutex.core.events import Released, Withdrawn
+from softmutex.core.events import Grant, Released, Withdrawn
 from softmutex.testing import MemoryNetwork
-from tests.runtime.group import Pulled, node_on, puppet_mutex, until
+from tests.runtime.group import mutex_shown, node_on, puppet_mutex, puppet_of, until
 
 
 async def test_the_body_runs_with_the_grant_in_hand(node: Node):
@@ -28,8 +28,8 @@ async def test_the_body_is_never_entered_without_the_grant(node: Node):
     mutex = puppet_mutex(node)
     async with mutex:
         pass
-    strings = Pulled(node)
-    strings.puppet.granting = False
+    puppet = puppet_of(node)
+    puppet.granting = False
     entered = False
 
     async def work() -> None:
@@ -38,9 +38,9 @@ async def test_the_body_is_never_entered_without_the_grant(node: Node):
             entered = True
 
     task = asyncio.create_task(work())
-    await until(lambda: strings.puppet.waiting)
+    await until(lambda: puppet.waiting)
     assert not entered
-    strings.grant()
+    puppet.grant()
     await task
     assert entered
 
@@ -134,10 +134,14 @@ async def test_after_a_release_others_come_before_the_same_node_asks_again(no_le
         mutex = greedy.mutex("x")
         async with mutex:
             waiter = asyncio.create_task(_note(modest.mutex("x"), turns, "modest"))
-            await until(lambda: greedy.life().seats["x"].machine.view().queue)
+            await until(lambda: is_queued(greedy, network))
         while not waiter.done():
             await _note(mutex, turns, "greedy")
         assert turns.index("modest") <= 1
+
+
+async def is_queued(holder: Node, network: MemoryNetwork) -> bool:
+    return bool((await mutex_shown(holder, network))["queue"])
 
 
 async def test_a_loop_that_only_takes_and_releases_does_not_starve_other_nodes(no_leaks: None, network: MemoryNetwork):
@@ -166,7 +170,7 @@ async def test_a_cancelled_waiter_leaves_the_queue(node: Node):
         with pytest.raises(asyncio.CancelledError):
             await task
         assert mutex.statistics().waiting == 0
-        assert any(isinstance(event, Withdrawn) for event in Pulled(node).puppet.told)
+        assert any(isinstance(event, Withdrawn) for event in puppet_of(node).told)
     assert mutex.statistics().cancelled == 1
 
 
@@ -174,16 +178,21 @@ async def test_a_cancelled_waiter_that_is_granted_all_the_same_hands_on_at_once(
     mutex = puppet_mutex(node)
     async with mutex:
         pass
-    strings = Pulled(node)
-    strings.puppet.granting = False
+    puppet, loop = puppet_of(node), asyncio.get_running_loop()
+    puppet.granting = False
     task = asyncio.create_task(_enter(mutex))
-    await until(lambda: strings.puppet.waiting)
-    strings.grant()  # the task has its grant, and has not run since
-    task.cancel()
+    await until(lambda: puppet.waiting)
+
+    def grant_and_cancel() -> Grant:
+        loop.call_soon(task.cancel)  # before the turn of the task, which the grant makes ready to run
+        return puppet.grant_next()
+
+    puppet.pull(grant_and_cancel)
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not strings.seat.holding
-    assert isinstance(strings.puppet.told[-1], Released)
+    assert mutex.statistics().acquisitions == 2
+    assert mutex.statistics().holding == 0
+    assert isinstance(puppet.told[-1], Released)
 
 
 async def test_cancellation_at_every_turn_of_the_loop_leaves_the_mutex_free(no_leaks: None, network: MemoryNetwork):

@@ -10,10 +10,10 @@ from softmutex import ConfigError, Node, SoftMutex, Timing
 from softmutex.core.events import Token
 from softmutex.core.messages import Accept, Commit, Describe, Description, Offer, Standing
 from softmutex.core.wire import Frame, encode
-from softmutex.runtime.seat import Seat
+from softmutex.ports import Member
 from softmutex.testing import MemoryNetwork, in_virtual_time
-from tests.runtime.group import node_on, until
-from tests.runtime.test_peers import Stranger
+from tests.limits import limit
+from tests.runtime.group import Stranger, mutex_shown, node_on, opened, until
 
 TOKEN = Token(epoch=1, stamp=1, id=1, hop=1)
 
@@ -84,17 +84,15 @@ async def test_of_many_that_know_each_other_and_open_at_once_one_founds_and_noth
 async def test_who_sees_the_one_that_it_asked_die_does_not_found():
     """The dead may have had the token: what is made in its place is of a later epoch."""
     network = MemoryNetwork()
-    stranger = Stranger(network.transport("stranger"), 4711)
-    await stranger.open()
+    stranger, directory = await opened(network, "stranger"), network.membership()
+    await directory.join(Member("stranger", stranger.id, "s"))
     async with node_on(network, leave_timeout=0.1) as node:
-        stranger.transport.send(node.address, encode(Frame(stranger.id, node.id, "y", Describe(founding=False))))
-        await until(node.peers)
-        asking = asyncio.create_task(_enter(node.mutex("x")))
+        asking = asyncio.create_task(_epoch(node.mutex("x")))
         await stranger.hear(Describe)
-        node.life().peers._remove([stranger.id])
-        await asking
-        assert node.life().seats["x"].machine.view().epoch > 1
-    await stranger.close()
+        await stranger.close()
+        await directory.leave()
+        assert await asking > 1
+    await directory.aclose()
 
 
 @in_virtual_time
@@ -119,8 +117,8 @@ async def test_a_node_takes_part_in_a_mutex_that_only_others_use_by_their_terms(
         async with active.mutex("x", **terms):
             pass
         await active.close()
-        seat: Seat = await until(lambda: passive.life().seats.get("x"))
-        assert (seat.terms.slots, seat.terms.timing.nodes_max) == (2, 7)
+        seen = await until(lambda: mutex_shown(passive, network))
+        assert (seen["slots"], seen["terms"]["op"], seen["terms"]["nodes_max"]) == (2, 1.0, 7)
         async with passive.mutex("x", **terms).hold(timeout=5) as hold:
             assert hold.epoch == 1  # the token of the one that left
 
@@ -142,12 +140,12 @@ async def test_two_groups_of_different_settings_that_meet_are_told_once_and_coun
     no_leaks: None, network: MemoryNetwork, caplog: pytest.LogCaptureFixture
 ):
     async with node_on(network, leave_timeout=0.1) as node, node.mutex("x"):
-        stranger = Stranger(network.transport("stranger"), 4711)
-        await stranger.open()
-        said = node.life().seats["x"].terms.describe(Standing.KNOWN)._replace(slots=3)
+        stranger = await opened(network, "stranger")
+        stranger.say(node, Describe(founding=False), mutex="x")
+        said = (await stranger.hear(Description)).message
+        assert isinstance(said, Description)
         for _ in range(3):
-            frame = Frame(stranger.id, node.id, "x", said)
-            stranger.transport.send(node.address, encode(frame))
+            stranger.say(node, said._replace(slots=3), mutex="x")
         await until(lambda: node.statistics().told.get("mismatch"))
         assert caplog.text.count("slots is 3 there and 1 here") == 1
         await stranger.close()
@@ -165,7 +163,7 @@ async def test_an_algorithm_that_is_not_here_is_told_of_and_the_node_stays_out(
         stranger.transport.send(node.address, encode(Frame(4711, node.id, "x", said)))
         await until(lambda: node.statistics().told.get("terms"))
         assert "no algorithm named 'astrology'" in caplog.text
-        assert "x" not in node.life().seats
+        assert node.statistics().mutexes == 0
     await stranger.close()
 
 
@@ -198,7 +196,7 @@ async def test_a_mutex_that_is_opened_while_others_are_asked_what_it_is_goes_on(
         asking = asyncio.create_task(_enter(node.mutex("x")))
         await asyncio.sleep(3)
         assert "went wrong" not in caplog.text
-        assert node.life().seats["x"].started
+        assert (await mutex_shown(node, network))["state"]  # it runs, and has a view of its own
         asking.cancel()
     await stranger.aclose()
 
@@ -213,13 +211,14 @@ async def test_what_is_kept_for_undescribed_mutexes_is_bounded_and_forgotten():
             for _ in range(20):
                 crowd.send(node.address, encode(Frame(5, node.id, f"m{number}", Offer(number, TOKEN))))
         await asyncio.sleep(0.1)
-        introductions = node.life().founding._introductions
-        assert len(introductions) == 64
-        assert max(len(each.kept) for each in introductions.values()) == 8
+        mutexes, messages = (
+            limit("mutexes that others speak of and none described"),
+            limit("messages kept for each of them"),
+        )
+        assert node.statistics().dropped["undescribed"] == 2000 - mutexes * messages
         await asyncio.sleep(3)
-        assert not introductions
         assert node.statistics().dropped["undescribed"] == 2000
-        assert not node.life().seats
+        assert node.statistics().mutexes == 0
     await crowd.aclose()
 
 
@@ -229,7 +228,7 @@ async def test_a_description_that_nobody_asked_for_opens_nothing(no_leaks: None,
     said = Description(Standing.KNOWN, "wandering", 1, 10**9, 10)
     stranger.transport.send(node.address, encode(Frame(4711, node.id, "x", said)))
     await until(node.peers)
-    assert not node.life().seats
+    assert node.statistics().mutexes == 0
     await stranger.close()
 
 
@@ -247,6 +246,11 @@ async def test_processes_of_one_directory_meet_over_udp(no_leaks: None, tmp_path
 async def _enter(mutex: SoftMutex) -> None:
     async with mutex:
         pass
+
+
+async def _epoch(mutex: SoftMutex) -> int:
+    async with mutex as hold:
+        return hold.epoch
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ async def test_it_joins_waits_works_hands_on_and_leaves_nothing_behind(no_leaks:
 
     await asyncio.gather(*(work(who) for who in "abcde"))
     assert [step.split()[1] for step in order] == ["in", "out"] * 5
-    assert not MemoryNetwork.named("one-shot")._members
+    assert not MemoryNetwork.named("one-shot").members
 
 
 async def test_with_nothing_given_the_processes_of_this_user_meet(no_leaks: None, tmp_path: Path, monkeypatch):
@@ -84,13 +84,13 @@ async def test_all_uses_at_a_time_share_one_node(no_leaks: None):
     async def use() -> None:
         async with mutex:
             await together.wait()
-            addresses.update(network._places)
+            addresses.update(network.addresses)
             await together.wait()
 
     async with asyncio.timeout(20):
         await asyncio.gather(*(use() for _ in range(5)))
     assert len(addresses) == 1
-    assert not network._places
+    assert not network.addresses
 
 
 async def test_the_time_limit_covers_the_joining(no_leaks: None):
@@ -110,7 +110,7 @@ async def test_it_leaves_also_when_the_wait_was_in_vain(no_leaks: None):
         with pytest.raises(AcquireTimeout):
             async with SoftMutex("x", **by_url("in-vain"), timeout=0.05):
                 raise AssertionError("two holders")
-        assert len(MemoryNetwork.named("in-vain")._places) == 1
+        assert len(MemoryNetwork.named("in-vain").addresses) == 1
 
 
 async def test_the_hand_off_survives_the_cancellation_of_its_caller(no_leaks: None):
@@ -121,10 +121,10 @@ async def test_the_hand_off_survives_the_cancellation_of_its_caller(no_leaks: No
         finish = asyncio.Event()
         async with asyncio.timeout(20):
             holding = asyncio.create_task(_hold_until(finish))
-            await until(lambda: MemoryNetwork.named("survives")._places)
+            await until(lambda: MemoryNetwork.named("survives").addresses)
             network = MemoryNetwork.named("survives")
             waiting = asyncio.create_task(_hold_until(None))
-            await until(lambda network=network: len(network._places) == 2)
+            await until(lambda network=network: len(network.addresses) == 2)
             finish.set()
             for _ in range(turns):
                 await asyncio.sleep(0)

@@ -8,15 +8,12 @@ import pytest
 
 from softmutex import Node
 from softmutex.core.events import MembersChanged
-from softmutex.core.messages import Bye, Challenge, Hello, Message, Ping, Pong, Welcome
-from softmutex.core.wire import Frame, decode, encode
-from softmutex.ports import Closed, Member
-from softmutex.runtime.keys import group_fingerprint
-from softmutex.runtime.peers import NEWCOMERS_A_SECOND, PROBES_AT_ONCE
-from softmutex.testing import MemoryNetwork, MemoryTransport, in_virtual_time
-from tests.runtime.group import Pulled, puppet_mutex, until
-
-GROUP = group_fingerprint("default")
+from softmutex.core.messages import Bye, Challenge, Hello, Ping, Pong, Welcome
+from softmutex.core.wire import Frame, encode
+from softmutex.ports import Member
+from softmutex.testing import MemoryNetwork, in_virtual_time
+from tests.limits import limit
+from tests.runtime.group import GROUP, Overheard, Stranger, opened, puppet_mutex, puppet_of, until
 
 
 class Listed:
@@ -50,47 +47,10 @@ class Listed:
         return {}
 
 
-class Stranger:
-    """Somebody at an address who says what the test wants, and hears what is said to it."""
-
-    def __init__(self, transport: MemoryTransport, id: int) -> None:
-        self.transport = transport
-        self.id = id
-        self.heard: list[Frame] = []
-        self.sizes: list[int] = []
-
-    async def open(self) -> None:
-        await self.transport.open()
-        self._task = asyncio.create_task(self._listen())
-
-    async def close(self) -> None:
-        await self.transport.aclose()
-        await self._task
-
-    async def _listen(self) -> None:
-        try:
-            while True:
-                for datagram in await self.transport.receive():
-                    self.heard.append(decode(datagram.payload))
-                    self.sizes.append(len(datagram.payload))
-        except Closed:
-            return
-
-    def say(self, to: Node, message: Message, receiver: int | None = None) -> int:
-        frame = encode(Frame(self.id, to.id if receiver is None else receiver, "", message))
-        self.transport.send(to.address, frame)
-        return len(frame)
-
-    async def hear(self, kind: type[Message]) -> Frame:
-        return await until(lambda: next((each for each in self.heard if isinstance(each.message, kind)), None))
-
-
 @pytest.fixture
 async def stranger(no_leaks: None, network: MemoryNetwork) -> AsyncIterator[Stranger]:
-    stranger = Stranger(network.transport("stranger"), 4711)
-    await stranger.open()
-    yield stranger
-    await stranger.close()
+    async with Stranger(network.transport("stranger"), 4711) as stranger:
+        yield stranger
 
 
 def listed_node(network: MemoryNetwork, membership: Listed, address: str, **options) -> Node:
@@ -114,16 +74,21 @@ async def test_nodes_that_know_only_addresses_greet_each_other_and_learn_id_and_
         listed_node(network, Listed(*addresses), "c") as c,
     ):
         await until(lambda: (known(a), known(b), known(c)) == (["b", "c"], ["a", "c"], ["a", "b"]))
-        assert a.life().members == sorted([a.id, b.id, c.id])
+        assert a.statistics().peers == 2
         assert {peer.id for peer in a.peers()} == {b.id, c.id}
         assert all(peer.heard_ago is not None and not peer.suspected for peer in a.peers())
 
 
-async def test_a_node_recognises_itself_under_whatever_address_it_is_listed(no_leaks: None, network: MemoryNetwork):
+@in_virtual_time
+async def test_a_node_recognises_itself_under_whatever_address_it_is_listed():
+    network = MemoryNetwork()
     async with listed_node(network, Listed(Member("a")), "a") as a:
         assert a.peers() == ()
-        assert not a.life().peers.greetings
-        assert a.life().knows_everybody() is False  # not complete, though nobody is left to be greeted
+        greeted = a.statistics().transport["sent"]
+        await asyncio.sleep(600)
+        assert a.statistics().transport["sent"] == greeted  # nobody is left to be greeted
+        async with a.mutex("x").hold(timeout=60) as hold:
+            assert hold.epoch > 1  # and all the same somebody may be there: it listened, and did not found
 
 
 async def test_who_knows_us_first_becomes_a_member_though_no_list_shows_it(no_leaks: None, network: MemoryNetwork):
@@ -141,7 +106,6 @@ async def test_a_stranger_is_greeted_back_only_after_its_cookie_came_back(networ
         assert isinstance(challenge, Challenge)
         assert stranger.sizes[0] <= size
         assert a.peers() == ()
-        assert not a.life().peers.greetings  # no state at all
         stranger.say(a, Hello(7, challenge.cookie ^ 2, GROUP, False, "s"))
         await until(lambda: len(stranger.heard) == 2)
         assert a.peers() == ()
@@ -149,6 +113,22 @@ async def test_a_stranger_is_greeted_back_only_after_its_cookie_came_back(networ
         welcome = (await stranger.hear(Welcome)).message
         assert welcome == Welcome(7, GROUP, "a")
         assert known(a) == ["s"]
+
+
+@in_virtual_time
+async def test_a_hello_without_a_cookie_leaves_no_state_behind():
+    """Whoever is being greeted is greeted again and again; who only said hello never is."""
+    network = MemoryNetwork()
+    async with listed_node(network, Listed(), "a") as a, Stranger(network.transport("stranger"), 4711) as stranger:
+        for nonce in range(2 * limit("addresses that are greeted and have not answered")):
+            network.transport(f"stranger-{nonce}")
+            stranger.say(a, Hello(nonce, 0, GROUP, False, ""), receiver=0)
+            if nonce % 1000 == 0:
+                await asyncio.sleep(0)
+        await asyncio.sleep(600)
+        assert {type(frame.message) for frame in stranger.heard} == {Challenge}
+        assert "candidates" not in a.statistics().dropped
+        assert (a.peers(), a.statistics().peers) == ((), 0)
 
 
 async def test_a_cookie_is_good_for_one_source_only(network: MemoryNetwork, stranger: Stranger):
@@ -218,7 +198,7 @@ async def test_two_live_nodes_of_one_name_are_told_of_once(
 ):
     async with listed_node(network, Listed(), "a") as a:
         for _ in range(3):
-            a.life().peers._introduce(stranger.id, "a", "stranger", None)
+            await stranger.introduce(a, "a")
         await until(lambda: known(a) == ["a"])
     assert caplog.text.count("two live nodes are named 'a'") == 1
 
@@ -251,32 +231,36 @@ async def test_an_address_that_answers_late_is_met_all_the_same():
 @in_virtual_time
 async def test_a_peer_that_is_suspected_and_silent_is_removed_within_two_seconds_and_the_machines_are_told():
     network = MemoryNetwork()
+    listed = Listed(Member("b"))
     async with (
-        listed_node(network, Listed(Member("b")), "a") as a,
+        listed_node(network, listed, "a") as a,
         listed_node(network, Listed(Member("a")), "b") as b,
         puppet_mutex(a),
     ):
         assert known(a) == ["b"]
         gone = b.id
+        overheard = Overheard(network)
         network.crash("b")
-        a.life().peers.suspect(gone)
-        assert a.peers()[0].suspected
+        listed.show()
+        await until(lambda: a.peers()[0].suspected)
         await asyncio.sleep(2)
         assert a.peers() == ()
-        assert a.life().members == [a.id]
-        assert MembersChanged((), (gone,)) in Pulled(a).puppet.told
+        assert len(overheard.of(Ping, a.id)) == limit("pings to one member that is silent")
+        assert puppet_of(a).setup.members == [a.id]
+        assert MembersChanged((), (gone,)) in puppet_of(a).told
 
 
 @in_virtual_time
 async def test_a_peer_that_answers_stays_a_member():
     network = MemoryNetwork(delay=0.5)
+    listed = Listed(Member("b"))
     async with (
-        listed_node(network, Listed(Member("b")), "a") as a,
-        listed_node(network, Listed(Member("a")), "b") as b,
+        listed_node(network, listed, "a") as a,
+        listed_node(network, Listed(Member("a")), "b"),
     ):
         await asyncio.sleep(3)
-        a.life().peers.suspect(b.id)
-        assert a.peers()[0].suspected
+        listed.show()
+        await until(lambda: a.peers()[0].suspected)
         await asyncio.sleep(3)
         assert [peer.suspected for peer in a.peers()] == [False]
 
@@ -284,13 +268,13 @@ async def test_a_peer_that_answers_stays_a_member():
 @in_virtual_time
 async def test_a_node_that_was_silent_for_a_while_is_met_again():
     network = MemoryNetwork()
-    async with (
-        listed_node(network, Listed(Member("b")), "a") as a,
-        listed_node(network, Listed(Member("a")), "b") as b,
-    ):
+    lists = (Listed(Member("b")), Listed(Member("a")))
+    async with listed_node(network, lists[0], "a") as a, listed_node(network, lists[1], "b") as b:
         network.partition("a", "b")
-        a.life().peers.suspect(b.id)
-        b.life().peers.suspect(a.id)
+        for listed, other in zip(lists, "ba", strict=True):
+            listed.show()
+            await asyncio.sleep(0.1)  # suspected, and still there
+            listed.show(Member(other))
         await asyncio.sleep(60)
         assert (known(a), known(b)) == ([], [])
         network.heal()
@@ -301,25 +285,45 @@ async def test_a_node_that_was_silent_for_a_while_is_met_again():
 @in_virtual_time
 async def test_a_crowd_that_is_suspected_at_once_is_probed_in_portions_and_nobody_is_forgotten():
     network = MemoryNetwork()
-    dead = [Member(f"dead-{id}", id, f"dead-{id}") for id in range(1, 2 * PROBES_AT_ONCE + 101)]
-    async with listed_node(network, Listed(*dead, complete=True), "a") as a:
-        peers = a.life().peers
-        for member in dead:
-            peers.suspect(member.id)
-            peers.suspect(member.id)  # once is enough
-        assert len(network_timers(a, "probe")) == PROBES_AT_ONCE
-        assert sum(peer.suspected for peer in a.peers()) == len(dead)
-        assert a.statistics().told["probes put off"] == PROBES_AT_ONCE + 100
-        peers.heard(dead[-1].id, dead[-1].address)  # speaks before its turn came
+    at_once = limit("members that are probed at once")
+    crowd = [await opened(network, f"dead-{id}", id) for id in range(1, 2 * at_once + 101)]
+    listed = Listed()
+    async with listed_node(network, listed, "a") as a:
+        for one in crowd:
+            one.say(a, Pong(1))
+        await until(lambda: a.statistics().peers == len(crowd))
+        members = [Member(one.transport.address, one.id) for one in crowd]
+        listed.show(*members)
+        await asyncio.sleep(0)
+        for one in crowd:
+            network.crash(one.transport.address)
+        overheard = Overheard(network)
+
+        def pinged() -> set[int]:
+            return {ping.receiver for ping in overheard.of(Ping, a.id)}
+
+        for _ in range(2):  # once is enough
+            listed.show(*members)
+            await asyncio.sleep(0.01)
+            listed.show()
+            await asyncio.sleep(0.01)
+        assert len(pinged()) == at_once
+        assert sum(peer.suspected for peer in a.peers()) == len(crowd)
+        assert a.statistics().told["probes put off"] == at_once + 100
+        survivor = await opened(network, "survivor", crowd[-1].id)
+        survivor.say(a, Pong(1))  # speaks before its turn came
         await asyncio.sleep(3 * 2)
-        assert known(a) == [dead[-1].name]
+        assert [peer.id for peer in a.peers()] == [survivor.id]
+        assert pinged() == {one.id for one in crowd[:-1]}
         assert not a.peers()[0].suspected
-        peers.suspect(dead[-1].id)  # and the count of probes is right again
-        assert len(network_timers(a, "probe")) == 1
-
-
-def network_timers(node: Node, kind: str) -> list[object]:
-    return [key for key in node.life().timers._live if isinstance(key, tuple) and key[0] == kind]
+        overheard.frames.clear()
+        listed.show(Member("survivor", survivor.id))
+        await asyncio.sleep(0.01)
+        listed.show()
+        await asyncio.sleep(0.01)
+        assert pinged() == {survivor.id}  # and the count of probes is right again
+    for one in (*crowd, survivor):
+        await one.close()
 
 
 @in_virtual_time
@@ -341,7 +345,6 @@ async def test_a_holder_whose_token_was_made_anew_is_looked_for_and_leaves_the_v
                 await asyncio.sleep(3)
                 (maker,) = (node for node in (b, c) if made_tokens(node) > made[node])
                 assert "a" not in known(maker)
-        a.life().settings._values["leave_timeout"] = 0.0
 
 
 def made_tokens(node: Node) -> int:
@@ -412,9 +415,8 @@ async def test_after_a_restart_at_the_same_address_only_the_new_life_remains():
         network.crash("b")
         async with listed_node(network, Listed(Member("a")), "b") as second:
             await asyncio.sleep(5)
-            assert [peer.id for peer in a.peers()] == [second.id]
-        assert old not in a.life().members
-        first.life().settings._values["leave_timeout"] = 0.0
+            assert [peer.id for peer in a.peers()] == [second.id] != [old]
+            assert a.statistics().peers == 1
         await first.close()
 
 
@@ -427,9 +429,8 @@ async def test_who_addresses_this_very_life_becomes_a_member_and_its_address_fol
     async with listed_node(network, Listed(), "a") as a:
         stranger.say(a, Ping(5))
         assert (await stranger.hear(Pong)).message == Pong(5)
-        assert a.life().members == sorted([a.id, stranger.id])
-        moved = Stranger(network.transport("moved"), stranger.id)
-        await moved.open()
+        assert [peer.id for peer in a.peers()] == [stranger.id]
+        moved = await opened(network, "moved", stranger.id)
         moved.say(a, Ping(6))
         await moved.hear(Pong)
         assert a.peers()[0].address == "moved"
@@ -451,22 +452,21 @@ async def test_who_addresses_nobody_in_particular_gets_nothing_but_a_challenge(
 @in_virtual_time
 async def test_newcomers_beyond_a_bound_a_second_are_dropped_and_counted():
     network = MemoryNetwork()
+    a_second = limit("new members a second")
     crowd = network.transport("crowd")
     await crowd.open()
-    async with listed_node(network, Listed(), "a") as a:
-        for id in range(1, NEWCOMERS_A_SECOND + 501):
+    async with listed_node(network, Listed(), "a", leave_timeout=0.1) as a:
+        for id in range(1, a_second + 501):
             crowd.send("a", encode(Frame(id, a.id, "", Pong(1))))
             if id % 1000 == 0:
                 await asyncio.sleep(0)
         await asyncio.sleep(0.01)
-        assert len(a.peers()) <= NEWCOMERS_A_SECOND
+        assert len(a.peers()) <= a_second
         assert a.statistics().dropped["newcomers"] >= 1
         await asyncio.sleep(1)
         crowd.send("a", encode(Frame(999_999, a.id, "", Pong(1))))
         await asyncio.sleep(0.01)
-        assert 999_999 in a.life().members
-        a.life().peers.table.clear()  # nobody to say goodbye to
-        del a.life().members[:]
+        assert 999_999 in {peer.id for peer in a.peers()}
     await crowd.aclose()
 
 

@@ -12,8 +12,8 @@ from softmutex.ports import Member
 from softmutex.runtime.config import resolve, with_places
 from softmutex.runtime.status import PAGE, ask_all
 from softmutex.testing import MemoryNetwork
-from tests.runtime.group import node_on, until
-from tests.runtime.test_peers import Stranger
+from tests.limits import limit
+from tests.runtime.group import Stranger, node_on, until
 
 
 async def test_every_node_tells_what_it_knows_and_the_visitor_stays_a_stranger(no_leaks: None):
@@ -67,18 +67,27 @@ async def test_nothing_is_told_before_the_cookie_came_back(no_leaks: None, netwo
 
 
 async def test_the_documents_that_are_kept_are_few(no_leaks: None, network: MemoryNetwork):
-    stranger = Stranger(network.transport("stranger"), 4711)
-    await stranger.open()
-    async with node_on(network) as node:
-        cookie = node.life().peers.cookie("stranger", stranger.id)
-        for nonce in range(50):
+    kept = limit("such answers that are kept")
+    async with node_on(network) as node, Stranger(network.transport("stranger"), 4711) as stranger:
+        stranger.say(node, StatusRequest(0, 0, 0), receiver=0)
+        cookie = await stranger.cookie()
+
+        async def ask(nonce: int) -> str:
+            before = stranger.count(StatusReply)
             stranger.say(node, StatusRequest(nonce, cookie, 0))
-        await until(lambda: len(stranger.heard) == 50)
-        assert len(node.life().status._documents) == 8
+            await until(lambda: stranger.count(StatusReply) > before)
+            reply = stranger.heard[-1].message
+            assert isinstance(reply, StatusReply)
+            return str(reply.content)
+
+        first = [await ask(nonce) for nonce in range(50)]
+        assert len(set(first)) == 50  # each of its own time
+        kept_still = [nonce for nonce in range(49, -1, -1) if await ask(nonce) == first[nonce]]
+        assert kept_still == list(range(49, 49 - kept, -1))
+        before = len(stranger.heard)
         stranger.say(node, StatusRequest(49, cookie, 7))  # a page that there is not
         stranger.say(node, StatusRequest(49, cookie, 0))
-        await until(lambda: len(stranger.heard) == 51)
-    await stranger.close()
+        await until(lambda: len(stranger.heard) == before + 1)
 
 
 async def _enter(node: Node) -> None:

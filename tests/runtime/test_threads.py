@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from softmutex import AcquireTimeout, ConfigError, HoldLost, Node, NodeClosed, SoftMutex, SoftMutexError, sync
-from softmutex.core.events import Lose, LostReason
+from softmutex.core.events import LostReason
 from softmutex.ports import Member
 from softmutex.testing import MemoryMembership, MemoryNetwork
-from tests.runtime.group import Puppet, node_on, until
+from tests.runtime.group import Puppet, node_on, puppet_of, until
 
 
 def by_url(name: str) -> dict[str, Any]:
@@ -34,10 +34,7 @@ def until_true(condition: Callable[[], Any]) -> None:
 
 def lose(node: Node | sync.Node, reason: LostReason = LostReason.OVERLAP) -> None:
     """Tells the holder of the puppet `x`, on the node's own thread."""
-    life = node.life()
-    seat = life.seats["x"]
-    assert isinstance(seat.machine, Puppet)
-    life.loop.call_soon_threadsafe(life.perform, seat, Lose(seat.machine.holding[0], reason))
+    puppet_of(node).lose(reason)
 
 
 # --- sync -----------------------------------------------------------------------------------------------------------
@@ -224,11 +221,11 @@ async def test_a_threaded_node_whose_opening_is_cancelled_leaves_nothing_behind(
 
     node = Node(thread=True, transport=network.transport(), membership=Slow(network))
     opening = asyncio.create_task(node.open())
-    await until(lambda: network._places)
+    await until(lambda: network.addresses)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    assert not network._places
+    assert not network.addresses
 
 
 async def test_a_body_that_blocks_the_loop_does_not_make_a_threaded_node_look_dead(
@@ -334,22 +331,32 @@ def in_child(work: Callable[[], str]) -> str:
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 
-def test_a_parents_node_raises_in_a_forked_child_and_sends_nothing():
-    with sync.Node(**by_url("fork")) as node, sync.Node(**by_url("fork")) as other:
-        until_true(node.peers)
-        life, peer = node.life(), other.id
+def enter(mutex: sync.SoftMutex) -> None:
+    with mutex.hold(timeout=10):
+        pass
 
-        def sent() -> int:
-            return life.transport.statistics()["sent"]
+
+def test_a_parents_node_raises_in_a_forked_child_and_sends_nothing():
+    network = MemoryNetwork.named("fork")
+    sent: list[str] = []
+    network.tap = lambda source, to, payload: sent.append(to)
+    with sync.Node(**by_url("fork")) as node, sync.Node(**by_url("fork")) as other:
+        until_true(lambda: node.peers() and other.peers())
+        with ThreadPoolExecutor(1) as pool, node.mutex("x").hold(timeout=5):
+            waiting = pool.submit(enter, other.mutex("x"))
+            until_true(lambda: other.mutex("x").statistics().waiting)
+        waiting.result()
+        assert sent  # what is said goes over this network
 
         def use() -> str:
-            before = sent()
-            life.peers.suspect(peer)  # whatever it tries to send ...
+            sent.clear()
             try:
                 with node.mutex("x").hold(timeout=5):
                     return "entered"
             except NodeClosed as error:
-                return f"{sent() - before} sent: {error}"
+                said = str(error)
+            node.close()  # it is not told to anybody, either
+            return f"{len(sent)} sent: {said}"
 
         said = in_child(use)
         assert said.startswith("0 sent: this node belongs to the parent of this forked process")

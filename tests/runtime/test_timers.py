@@ -3,6 +3,7 @@
 import asyncio
 import time
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -17,8 +18,15 @@ def timers() -> tuple[Timers, list[Any]]:
     return Timers(loop, clock_of(loop)), []
 
 
-def soon(timers: Timers, seconds: float) -> int:
-    return timers._now() + from_seconds(seconds)
+def soon(seconds: float) -> int:
+    return clock_of(asyncio.get_running_loop())() + from_seconds(seconds)
+
+
+class Number:
+    """One that can be watched as long as anybody keeps it."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
 
 
 @in_virtual_time
@@ -26,9 +34,7 @@ async def test_each_fires_once_in_order_and_not_before_its_time():
     some, fired = timers()
     begun = asyncio.get_running_loop().time()
     for delay in (3, 1, 2):
-        some.set(
-            delay, soon(some, delay), lambda which: fired.append((which, asyncio.get_running_loop().time())), delay
-        )
+        some.set(delay, soon(delay), lambda which: fired.append((which, asyncio.get_running_loop().time())), delay)
     await asyncio.sleep(10)
     assert [which for which, _ in fired] == [1, 2, 3]
     assert all(at >= begun + which for which, at in fired)
@@ -38,9 +44,9 @@ async def test_each_fires_once_in_order_and_not_before_its_time():
 @in_virtual_time
 async def test_what_is_replaced_or_cancelled_does_not_fire():
     some, fired = timers()
-    some.set("replaced", soon(some, 1), fired.append, "early")
-    some.set("replaced", soon(some, 5), fired.append, "late")
-    some.set("cancelled", soon(some, 1), fired.append, "never")
+    some.set("replaced", soon(1), fired.append, "early")
+    some.set("replaced", soon(5), fired.append, "late")
+    some.set("cancelled", soon(1), fired.append, "never")
     some.cancel("cancelled")
     some.cancel("unknown")
     await asyncio.sleep(4)
@@ -70,20 +76,23 @@ async def test_one_that_is_set_anew_while_it_fires_waits_for_the_next_pass():
 @in_virtual_time
 async def test_a_million_settings_leave_no_million_entries():
     some, fired = timers()
-    for number in range(100_000):
-        some.set(number % 10, soon(some, 3600), fired.append, number)
-        assert len(some._heap) <= 4 * len(some) + SLACK + 1
+    kept: WeakSet[Number] = WeakSet()
+    for value in range(100_000):
+        number = Number(value)
+        kept.add(number)
+        some.set(value % 10, soon(3600), fired.append, number)
+        assert len(kept) <= 4 * len(some) + SLACK + 1
     assert len(some) == 10
     await asyncio.sleep(3601)
-    assert sorted(fired) == list(range(99_990, 100_000))
+    assert sorted(number.value for number in fired) == list(range(99_990, 100_000))
 
 
 @in_virtual_time
 async def test_a_call_that_raises_is_logged_and_holds_no_other_one_up(caplog: pytest.LogCaptureFixture):
     some, fired = timers()
-    some.set("bad", soon(some, 1), lambda _: 1 // 0, None)
-    some.set("good", soon(some, 1), fired.append, "good")
-    some.set("later", soon(some, 2), fired.append, "later")
+    some.set("bad", soon(1), lambda _: 1 // 0, None)
+    some.set("good", soon(1), fired.append, "good")
+    some.set("later", soon(2), fired.append, "later")
     await asyncio.sleep(3)
     assert fired == ["good", "later"]
     assert "ZeroDivisionError" in caplog.text
@@ -92,8 +101,8 @@ async def test_a_call_that_raises_is_logged_and_holds_no_other_one_up(caplog: py
 @in_virtual_time
 async def test_a_timer_may_cancel_another_that_is_due_as_well():
     some, fired = timers()
-    some.set("first", soon(some, 1), some.cancel, "second")
-    some.set("second", soon(some, 1), fired.append, "second")
+    some.set("first", soon(1), some.cancel, "second")
+    some.set("second", soon(1), fired.append, "second")
     await asyncio.sleep(2)
     assert fired == []
 

@@ -60,10 +60,12 @@ async def test_a_member_that_is_listed_and_cannot_be_understood_is_told_of_once(
         node_on(network, key=KEY, name="b") as b,
         node_on(network, name="wrong", **wrong) as stranger,
     ):
-        await until(lambda: a.life().peers.is_listed(stranger.address))
-        for _ in range(5):
-            stranger.life().transmit(a.id, "x", Withdraw(1), a.address)
+        await until(lambda: len(stranger.peers()) == 2)
+        tries = [asyncio.create_task(stranger.mutex(f"m{number}").try_acquire()) for number in range(5)]
         await until(lambda: refused(a, *reasons) >= 5)
+        for task in tries:
+            task.cancel()
+        await asyncio.gather(*tries, return_exceptions=True)
         assert a.statistics().told["other key"] >= 5
         await goes_on(a, b)
     told = [record.message for record in caplog.records if record.message.startswith("a: ")]

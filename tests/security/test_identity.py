@@ -1,27 +1,32 @@
 """Identities: certificates from a registry, signatures under hand-overs, bans. Real nodes, a real registry."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, Self, get_type_hints
 
 import pytest
 from softmutex_adapters.registry.bans import BANS_MAX
 from softmutex_adapters.registry.certificates import CERTIFICATE_S, Certificates
 from softmutex_adapters.registry.guard import Tokens
+from softmutex_adapters.transports.udp import UdpTransport
 
 from softmutex import AcquireTimeout, ConfigError, Node, NodeClosed
+from softmutex.core.codec import wire_type_of
 from softmutex.core.events import Token
-from softmutex.core.messages import KINDS, Bye, Want
-from softmutex.core.wire import _BY_CLASS, MAX_FRAME, MAX_MUTEX, SMALLEST, TAG_SIZE
+from softmutex.core.messages import KINDS, Bye, Message, Pong, Want
+from softmutex.core.wire import MAX_FRAME, MAX_MUTEX, SMALLEST, TAG_SIZE, Frame
+from softmutex.ports import Transport
 from softmutex.runtime import identity, keyfile
-from softmutex.runtime.identity import ATTESTATION_MAX, CLOCK_SLACK_S, SIGNED
+from softmutex.runtime.identity import ATTESTATION_MAX, CLOCK_SLACK_S, SIGNED, Vouching
+from softmutex.runtime.sealing import KeyRing, Sealer
 from tests.registry.inside import Inside, inside
-from tests.runtime.group import until
+from tests.runtime.group import shown, until
 
 KEY = bytes(range(32))
 HOUR, DAY = 3600.0, 86400.0
@@ -75,11 +80,46 @@ async def take_turns(*nodes: Node, rounds: int = 5) -> None:
     await asyncio.gather(*map(work, nodes))
 
 
-def of_registry(registry: Inside) -> Certificates:
-    for route in registry.server.routes:
-        if route.path.endswith("/certificates"):
-            return route.methods["POST"].__self__  # type: ignore[attr-defined]
-    raise AssertionError("no such route")
+def certifies(registry: Inside, **otherwise: Any) -> None:
+    """From now on the registry gives such certificates."""
+    [own] = Certificates(registry.hub, **otherwise).routes()
+    registry.server.routes[:] = [own if route.path == own.path else route for route in registry.server.routes]
+
+
+def plugged() -> Transport:
+    return UdpTransport.from_url("udp://127.0.0.1:0")
+
+
+async def identity_shown(node: Node) -> str:
+    return str((await shown(node, plugged(), [KEY]))["identity"])
+
+
+class Insider:
+    """Somebody who has the key of the group, and says with it what the test wants."""
+
+    def __init__(self) -> None:
+        self.id = 4711
+        self._transport = plugged()
+        self._sealer = Sealer(KeyRing.of(KEY), "default", self.id)
+
+    async def __aenter__(self) -> Self:
+        await self._transport.open()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._transport.aclose()
+
+    def say(self, to: Node, message: Message, mutex: str = "") -> None:
+        self._transport.send(to.address, self._sealer.seal(Frame(self.id, to.id, mutex, message)))
+
+
+@contextlib.contextmanager
+def signs_nothing(whose: str) -> Iterator[None]:
+    """The node of this identity signs nothing any more, as if it had lost its certificate."""
+    attest = Vouching.attest
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Vouching, "attest", lambda self, *what: b"" if self.shown == whose else attest(self, *what))
+        yield
 
 
 @contextlib.contextmanager
@@ -98,16 +138,15 @@ async def test_members_with_certificates_meet_and_hand_over(registry: Inside, tm
     async with member(registry, tmp_path, "a") as a, member(registry, tmp_path, "b") as b:
         await until(lambda: names(a) == {"b"} and names(b) == {"a"})
         await take_turns(a, b)
-        for node, other in ((a, b), (b, a)):
-            vouching = node.life().vouching
-            assert vouching is not None
-            assert vouching.senders[other.id].name == other.name
-            assert not {"unsigned", "unvouched"} & node.statistics().dropped.keys()
+        for node in (a, b):
+            assert not {"unsigned", "unvouched", "no identity"} & node.statistics().dropped.keys()
+            assert len(base64.urlsafe_b64decode(await identity_shown(node) + "=")) == 32
+        assert await identity_shown(a) != await identity_shown(b)
     assert registry.hub.counts["certificates"] == 2
 
 
 def test_every_signed_frame_fits_whatever_is_in_it():
-    largest = max(_BY_CLASS[cls].wire_type.largest for cls in SIGNED)
+    largest = max(wire_type_of(cls).largest for cls in SIGNED)
     assert SMALLEST + MAX_MUTEX + largest + ATTESTATION_MAX + TAG_SIZE <= MAX_FRAME
 
 
@@ -133,29 +172,35 @@ async def test_who_has_the_key_and_no_identity_is_not_taken_in_and_is_told_of_on
 
 async def test_a_farewell_is_no_way_in_for_who_is_not_vouched_for_or_banned(registry: Inside, tmp_path: Path):
     """Who said farewell is still listened to for a moment: only those who were members."""
-    plain = {"identity": None, "require_identity": None}
-    async with (
-        member(registry, tmp_path, "a") as a,
-        member(registry, tmp_path, "plain", **plain) as stranger,
-        a.mutex("x").hold(timeout=60),
-    ):
-        life = stranger.life()
-        await until(lambda: life.peers.is_listed(a.address))
-        for message in (Bye(), Want(stranger.id, 1, False, 3)):
-            life.transmit(a.id, "x", message, a.address)
-        before = a.statistics().dropped.get("no identity", 0)
-        await until(lambda: a.statistics().dropped.get("no identity", 0) > before)
+
+    def counted(node: Node, why: str) -> int:
+        return node.statistics().dropped.get(why, 0)
+
+    want = Want(4711, 1, False, 3)
+    async with Insider() as bad, member(registry, tmp_path, "a") as a, a.mutex("x").hold(timeout=60):
+        for message in (Bye(), want):
+            bad.say(a, message, "x")
+        await until(lambda: counted(a, "no identity"))
         assert "WANT" not in a.mutex("x").statistics().received
-    async with member(registry, tmp_path, "a", **plain) as a, member(registry, tmp_path, "bad", **plain) as bad:
-        await until(lambda: names(a) == {"bad"} and names(bad) == {"a"})
-        life, left = bad.life(), a.life().peers._parted
-        life.transmit(a.id, "", Bye(), a.address)
-        await until(lambda: bad.id in left)
+    plain = {"identity": None, "require_identity": None}
+    async with Insider() as bad, member(registry, tmp_path, "a", **plain) as a, a.mutex("x").hold(timeout=60):
+        bad.say(a, Pong(1))
+        await until(lambda: {peer.id for peer in a.peers()} == {bad.id})
+        bad.say(a, Bye())
+        await until(lambda: a.peers() == ())
+        bad.say(a, want, "x")
+        await until(lambda: a.mutex("x").statistics().received.get("WANT"))
         await registry.call("PUT", f"/v1/groups/lab/banned/{bad.id:016x}")
-        await until(lambda: bad.id in a.life().peers.banned)
-        before = a.statistics().dropped.get("not addressed", 0)
-        life.transmit(a.id, "x", Want(bad.id, 1, False, 3), a.address)
-        await until(lambda: a.statistics().dropped.get("not addressed", 0) > before)
+
+        def is_ignored() -> bool:
+            bad.say(a, want, "x")
+            return counted(a, "not addressed") > 0
+
+        await until(is_ignored)
+        heard, ignored = a.mutex("x").statistics().received["WANT"], counted(a, "not addressed")
+        bad.say(a, want, "x")
+        await until(lambda: counted(a, "not addressed") > ignored)
+        assert a.mutex("x").statistics().received["WANT"] == heard
 
 
 async def test_where_none_is_required_members_with_and_without_work_together(registry: Inside, tmp_path: Path):
@@ -178,14 +223,13 @@ async def test_a_hand_over_by_who_lost_its_certificate_is_refused_and_counted_un
     ):
         await until(lambda: names(a) == {"b", "c"} and names(b) == {"a", "c"})
         await take_turns(a, b, c)
-        vouching = a.life().vouching
-        assert vouching is not None
-        async with a.mutex("x").hold(timeout=60):
+        async with contextlib.AsyncExitStack() as hold:
+            await hold.enter_async_context(a.mutex("x").hold(timeout=60))
             asked = asyncio.gather(take_turns(b, rounds=1), take_turns(c, rounds=1))
             await until(lambda: b.mutex("x").statistics().waiting and c.mutex("x").statistics().waiting)
-            certificate, vouching.certificate = vouching.certificate, b""
-        await until(lambda: b.statistics().dropped.get("unsigned", 0) + c.statistics().dropped.get("unsigned", 0))
-        vouching.certificate = certificate
+            with signs_nothing(await identity_shown(a)):
+                await hold.aclose()
+                await until(lambda: any(node.statistics().dropped.get("unsigned") for node in (b, c)))
         await asked
         await until(lambda: all(len(node.peers()) == 2 for node in (a, b, c)))
     assert "hands a token over without a signature" in caplog.text
@@ -195,7 +239,7 @@ async def test_a_hand_over_by_who_lost_its_certificate_is_refused_and_counted_un
 
 
 async def test_a_certificate_is_renewed_at_half_of_its_time(registry: Inside, tmp_path: Path):
-    of_registry(registry)._lifetime_s = 1
+    certifies(registry, lifetime_s=1)
     async with member(registry, tmp_path, "a"):
         await until(lambda: registry.hub.counts["certificates"] >= 3)
 
@@ -204,8 +248,7 @@ async def test_an_expired_certificate_is_told_to_both_sides_and_refused(
     impatient: None, registry: Inside, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     async with member(registry, tmp_path, "fresh") as fresh:
-        authority = of_registry(registry)
-        authority._wall_s = lambda: time.time() - DAY - CERTIFICATE_S  # what it gives now, expired a day ago
+        certifies(registry, wall_s=lambda: time.time() - DAY - CERTIFICATE_S)  # what it gives now, expired a day ago
         async with member(registry, tmp_path, "old") as old:
             await until(lambda: fresh.statistics().dropped.get("unvouched"))
             assert (fresh.peers(), fresh.statistics().told["certificates"]) == ((), 1)
@@ -317,7 +360,7 @@ async def test_a_banned_id_is_ignored_by_all_told_once_and_refused_by_the_regist
         path = f"/v1/groups/lab/banned/{bad.id:016x}"
         status, _, _ = await registry.call("PUT", path, json={"why": "it floods us"})
         assert status == 200
-        await until(lambda: names(a) == {"b"} and names(b) == {"a"} and bad.life().banned)
+        await until(lambda: names(a) == {"b"} and names(b) == {"a"} and bad.statistics().told.get("banned"))
         with pytest.raises(NodeClosed, match="banned from its group"):
             async with bad.mutex("x").hold(timeout=5):
                 pass
@@ -331,7 +374,15 @@ async def test_a_banned_id_is_ignored_by_all_told_once_and_refused_by_the_regist
             assert node.statistics().told["banned"] >= 1
         assert caplog.text.count("is banned by the registry: this node ignores it") == 2  # by a, by b
         assert (await registry.call("DELETE", path))[0] == 200
-        await until(lambda: not bad.life().banned)
+        await until(lambda: is_let_in(bad))
+
+
+async def is_let_in(node: Node) -> bool:
+    try:
+        async with node.mutex("x").hold(timeout=60):
+            return True
+    except NodeClosed:
+        return False
 
 
 async def test_a_banned_identity_gets_no_certificate_and_its_signatures_count_for_nothing(
@@ -339,11 +390,9 @@ async def test_a_banned_identity_gets_no_certificate_and_its_signatures_count_fo
 ):
     async with member(registry, tmp_path, "a") as a, member(registry, tmp_path, "bad") as bad:
         await until(lambda: names(a) == {"bad"})
-        vouching = bad.life().vouching
-        assert vouching is not None
-        status, _, _ = await registry.call("PUT", f"/v1/groups/lab/banned/{vouching.shown}", json={})
+        status, _, _ = await registry.call("PUT", f"/v1/groups/lab/banned/{await identity_shown(bad)}", json={})
         assert status == 200
-        await until(lambda: names(a) == set() and bad.life().banned)
+        await until(lambda: names(a) == set() and bad.statistics().told.get("banned"))
     async with member(registry, tmp_path, "a") as a, member(registry, tmp_path, "bad") as bad:  # another life of it
         await until(lambda: a.statistics().dropped.get("banned"))
         assert a.peers() == ()

@@ -1,30 +1,31 @@
 """docs/limits.md says what is true, names a test for each limit, and leaves none out that others could reach."""
 
 import ast
+import asyncio
 import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from weakref import WeakSet
 
 import pytest
 
 from softmutex import ConfigError
-from softmutex.core.algorithms.wandering import registrar
 from softmutex.core.errors import BadFrame
-from softmutex.core.messages import Bye, Pong, Withdraw
+from softmutex.core.messages import Bye, Describe, Hello, Pong, Withdraw
 from softmutex.core.wire import MAX_MUTEX, Frame, UnfitForWire, decode, encode
-from softmutex.mailbox import DATAGRAMS_MAX, Mailbox
+from softmutex.mailbox import Mailbox
 from softmutex.ports import Datagram, Member
-from softmutex.runtime import founding, identity, node, peers, sealing
-from softmutex.runtime.identity import Vouching, issue
-from softmutex.testing import MemoryNetwork
-from tests.runtime.group import node_on, until
+from softmutex.runtime import identity
+from softmutex.runtime.identity import Vouching, is_signed, issue
+from softmutex.runtime.sealing import read_keys
+from softmutex.testing import MemoryNetwork, in_virtual_time
+from tests.limits import Row, limit, lower, rows
+from tests.runtime.group import Overheard, Stranger, node_on, until
 from tests.runtime.test_peers import Listed, listed_node
 from tests.wandering.stage import Stage
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "limits.md"
 LOOKS_LIKE_A_LIMIT = re.compile(r"[A-Z_]*(_MAX|MAX_[A-Z]+|_KEPT|_AT_ONCE|_A_SECOND)")
 WHERE = ("softmutex.runtime.*", "softmutex.core.wire", "softmutex.mailbox")
 # Bounds of what this node does by itself, and of what is bounded by another row.
@@ -36,19 +37,6 @@ OF_OTHER_KINDS = {
     "softmutex.runtime.identity.AGAIN_MAX_S",
     "softmutex.runtime.observing.BAGGAGE_MAX",  # of a field of a message
 }
-
-
-class Row(NamedTuple):
-    what: str
-    most: str
-    beyond: str
-    constant: str
-    shown_by: str
-
-
-def rows() -> list[Row]:
-    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")][2:]
-    return [Row(*(cell.strip().strip("`") for cell in line.strip("| ").split(" | "))) for line in lines]
 
 
 @pytest.mark.house
@@ -104,85 +92,116 @@ def test_a_name_that_is_too_long_is_no_frame():
 
 
 async def test_datagrams_that_nobody_reads_are_dropped_the_oldest_first():
-    mailbox = Mailbox()
-    for number in range(3 * DATAGRAMS_MAX + 10):
-        mailbox.put(Datagram("there", b"%d" % number))
-        assert len(mailbox._waiting) < 2 * DATAGRAMS_MAX  # cut in one piece now and then
+    class Kept(Datagram):
+        """One that can be watched as long as anybody keeps it."""
+
+        __slots__ = ("__weakref__",)
+
+    most = limit("datagrams that wait to be read")
+    mailbox, waiting = Mailbox(), WeakSet()
+    for number in range(3 * most + 10):
+        datagram = Kept("there", b"%d" % number)
+        waiting.add(datagram)
+        mailbox.put(datagram)
+        del datagram
+        assert len(waiting) < 2 * most  # cut in one piece now and then
     received = [datagram.payload for datagram in await mailbox.receive()]
-    assert (len(received), received[0]) == (DATAGRAMS_MAX, b"%d" % (2 * DATAGRAMS_MAX + 10))
-    assert mailbox.dropped == 2 * DATAGRAMS_MAX + 10
+    assert (len(received), received[0]) == (most, b"%d" % (2 * most + 10))
+    assert mailbox.dropped == 2 * most + 10
 
 
 def test_a_full_register_takes_no_more(monkeypatch: pytest.MonkeyPatch):
-    """Who does not fit asks again, and is served all the same."""
-    monkeypatch.setattr(registrar, "REGISTER", 2)
-    stage = Stage(nodes=6)
-    stage.run(1)
-    for one in range(1, 7):
-        stage.request(one)
-    for _ in range(600):
-        stage.run(0.1)
-        for holder in list(stage.holding):
-            stage.release(holder)
-        for machine in stage.machines.values():
-            assert len(machine.registrar.ready) + len(machine.registrar.late) <= 2
-    assert sorted(who for who, _ in stage.granted) == [1, 2, 3, 4, 5, 6]
+    """Who does not fit is told nothing, asks again, and is served all the same."""
+    crowd = list(range(1, 2 * limit("requests that travel in a token")))
+
+    def told_and_asked(most: int) -> tuple[int, int]:
+        lower("requests in the register of a home", most, monkeypatch)
+        stage = Stage(nodes=len(crowd))
+        stage.run(1)
+        for one in reversed(crowd):  # the last one holds it, far from home, while the others ask
+            stage.request(one)
+            stage.run(0.01)
+        told = stage.sent["QUEUED"]
+        stage.run(5)
+        while stage.holding or len(stage.granted) < len(crowd):
+            stage.run(0.5)
+            for holder in list(stage.holding):
+                stage.release(holder)
+        assert sorted(who for who, _ in stage.granted) == crowd
+        return told, stage.sent["WANT"]
+
+    (told, asked), (told_by_the_full, asked_the_full) = told_and_asked(1000), told_and_asked(2)
+    assert told_by_the_full < told
+    assert asked_the_full > asked
 
 
 async def test_members_beyond_the_limit_are_not_taken_in(
     no_leaks: None, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(peers, "MEMBERS_MAX", 5)
+    lower("members that a node knows", 5, monkeypatch)
     crowd = [Member(f"m{id}", id, f"m{id}") for id in range(1, 9)]
-    async with listed_node(network, Listed(*crowd, complete=True), "a") as a:
-        assert len(a.life().members) == 5
+    async with (
+        Stranger(network.transport("stranger"), 99) as stranger,
+        listed_node(network, Listed(*crowd, complete=True), "a", leave_timeout=0.1) as a,
+    ):
+        assert a.statistics().peers + 1 == 5
         assert a.statistics().dropped["members"] == 4
-        a.life().peers.heard(99, "somewhere")
-        assert len(a.life().members) == 5
+        stranger.say(a, Pong(1))
+        await until(lambda: a.statistics().dropped["members"] == 5)
+        assert a.statistics().peers + 1 == len(a.peers()) + 1 == 5
 
 
-async def test_addresses_beyond_the_limit_are_not_greeted(
-    no_leaks: None, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(peers, "CANDIDATES_MAX", 3)
-    async with listed_node(network, Listed(*(Member(f"nobody-{n}") for n in range(10))), "a") as a:
-        assert len(a.life().peers.greetings) == 3
-        assert a.statistics().dropped["candidates"] == 7
+@in_virtual_time
+async def test_addresses_beyond_the_limit_are_not_greeted():
+    network = MemoryNetwork()
+    overheard = Overheard(network)
+    with pytest.MonkeyPatch.context() as patch:
+        lower("addresses that are greeted and have not answered", 3, patch)
+        async with listed_node(network, Listed(*(Member(f"nobody-{n}") for n in range(10))), "a") as a:
+            await asyncio.sleep(600)
+            greeted = {to for to, frame in overheard.frames if isinstance(frame.message, Hello)}
+            assert len(greeted) == 3
+            assert a.statistics().dropped["candidates"] == 7
 
 
 async def test_a_leaver_says_farewell_to_so_many(
     no_leaks: None, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(peers, "BYES_MAX", 2)
+    lower("farewells of a node that leaves", 2, monkeypatch)
     crowd = [Member(f"m{id}", id, f"m{id}") for id in range(1, 9)]
+    overheard = Overheard(network)
     async with listed_node(network, Listed(*crowd, complete=True), "a") as a:
-        before = a.statistics().transport["sent"]
-        a.life().peers.say_bye()
-        assert a.statistics().transport["sent"] - before == 2
+        leaver = a.id
+        assert not overheard.frames
+    assert len(overheard.of(Bye, leaver)) == len(overheard.frames) == 2
 
 
 async def test_of_those_who_left_so_many_are_remembered(
     no_leaks: None, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(peers, "PARTED_MAX", 3)
+    """What they sent before they left, and comes late, makes no member of them; what the forgotten sent does."""
+    most = 3
+    lower("nodes that left and are remembered as such", most, monkeypatch)
     stranger = network.transport("stranger")
     await stranger.open()
     async with listed_node(network, Listed(), "a") as a:
         for id in range(1, 9):
             stranger.send("a", encode(Frame(id, a.id, "", Pong(1))))
             stranger.send("a", encode(Frame(id, a.id, "", Bye())))
-        await until(lambda: len(a.life().peers._parted) == 3 and a.peers() == ())
-        stranger.send("a", encode(Frame(8, a.id, "", Pong(1))))  # sent before it left, and comes late
-        stranger.send("a", encode(Frame(1, a.id, "", Pong(1))))
-        await until(lambda: a.life().members == sorted([1, a.id]))
-        assert len(a.life().peers._parted) <= 3
-        stranger.send("a", encode(Frame(1, a.id, "", Bye())))
+        received = a.statistics().transport["received"]
+        await until(lambda: a.statistics().transport["received"] == received == 16 and a.peers() == ())
+        for id in range(8, 0, -1):
+            stranger.send("a", encode(Frame(id, a.id, "", Pong(1))))
+        forgotten = list(range(1, 9 - most))
+        await until(lambda: sorted(peer.id for peer in a.peers()) == forgotten)
+        for id in forgotten:
+            stranger.send("a", encode(Frame(id, a.id, "", Bye())))
         await until(lambda: a.peers() == ())
     await stranger.aclose()
 
 
 async def test_one_mutex_too_many_is_refused(no_leaks: None, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(node, "SEATS_MAX", 2)
+    lower("mutexes of a node", 2, monkeypatch)
     async with node_on(network) as one:
         for name in ("x", "y"):
             async with one.mutex(name):
@@ -197,43 +216,69 @@ async def test_one_mutex_too_many_is_refused(no_leaks: None, network: MemoryNetw
 async def test_warnings_end_and_counting_goes_on(
     no_leaks: None, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(node, "SAID_MAX", 3)
-    async with node_on(network) as one:
+    lower("different warnings in a life", 3, monkeypatch)
+    async with node_on(network, name="one") as one:
         for number in range(10):
-            one.life().tell("strange", f"thing {number}")
-        assert one.statistics().told["strange"] == 10
-    assert caplog.text.count("thing") == 3
+            stranger = network.transport(f"stranger {number}")
+            await stranger.open()
+            data = bytearray(encode(Frame(5, one.id, "", Pong(1))))
+            data[2] = 9  # another version of the protocol: told once a source
+            stranger.send(one.address, bytes(data))
+            await until(lambda number=number: one.statistics().told.get("version") == number + 1)
+            await stranger.aclose()
+    assert caplog.text.count("speaks version 9") == 3
 
 
 async def test_a_large_group_is_not_asked(no_leaks: None, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(founding, "ASKED_MAX", 1)
     async with node_on(network) as a, node_on(network) as b, node_on(network) as c:
         await until(lambda: all(len(one.peers()) == 2 for one in (a, b, c)))
+        overheard = Overheard(network)
+        async with a.mutex("asked").hold(timeout=20):
+            assert len(overheard.of(Describe, a.id)) == 2
+        overheard.frames.clear()
+        lower("others that are asked who founded a mutex", 1, monkeypatch)
         async with a.mutex("x").hold(timeout=20):
-            assert not a.life().founding._inquiries
-            assert "DESCRIBE" not in a.mutex("x").statistics().sent
+            assert not overheard.of(Describe, a.id)
 
 
 def test_of_an_endless_key_file_only_the_beginning_is_read(tmp_path: Path):
     file = tmp_path / "key"
     file.touch(0o600)
-    file.write_bytes(b"# nothing\n" * (sealing.KEY_FILE_MAX // 10 + 1) + b"ab" * 32)
+    file.write_bytes(b"# nothing\n" * (limit("a key file, in bytes") // 10 + 1) + b"ab" * 32)
     with pytest.raises(ConfigError, match="has no key in it"):
-        sealing.read_keys(file)
+        read_keys(file)
 
 
 def test_certificates_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(identity, "CERTIFICATES_KEPT", 4)
+    """The signature of the authority under one that is kept is not verified again."""
+    lower("certificates of others that are kept", 4, monkeypatch)
+    verified = 0
+
+    def counting(*what: bytes) -> bool:
+        nonlocal verified
+        verified += 1
+        return is_signed(*what)
+
+    monkeypatch.setattr(identity, "is_signed", counting)
     authority = Vouching(group=1, authority=b"", authority_group="g", required=True, secret=bytes(32))
     options = {"group": 1, "authority": authority.public, "authority_group": "g", "required": True}
     receiver = Vouching(**options)
+    shown: dict[int, tuple[Frame, bytes]] = {}
+
+    def checks(number: int) -> int:
+        before = verified
+        assert receiver.objection(shown[number][0], b"header", shown[number][1], b"body") == ""
+        return verified - before
+
     for number in range(1, 10):
         sender = Vouching(**options, secret=bytes([number]) * 32)
         sender.adopt(issue(authority.prove, f"m{number}", sender.public, "g", 0, 1 << 40))
         frame = Frame(number, 77, "", Pong(1))
-        attestation = sender.attest(frame.message, b"header", b"body")
-        assert receiver.objection(frame, b"header", attestation, b"body") == ""
+        shown[number] = frame, sender.attest(frame.message, b"header", b"body")
+        assert checks(number) == 2
         assert receiver.is_vouched(number)
-        assert len(receiver._believed) <= 4
+    assert [checks(number) for number in (6, 7, 8, 9)] == [1, 1, 1, 1]
+    assert [checks(number) for number in (5, 4, 3, 2, 1)] == [2, 2, 2, 2, 2]
+    frame, attestation = shown[9]
     assert "has not its key" in receiver.objection(frame, b"header", attestation, b"other body")
     assert receiver.objection(frame._replace(message=Withdraw(1)), b"header", b"", b"body") == ""

@@ -2,19 +2,23 @@
 
 import asyncio
 import os
+import secrets
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from softmutex import Node
 from softmutex.cli import main
+from softmutex.core.messages import StatusReply
+from softmutex.core.wire import Frame
 from softmutex.runtime import keyfile
 from softmutex.runtime.keyfile import GRACE_S, LOOK_S
-from softmutex.runtime.sealing import key_id, read_keys
+from softmutex.runtime.sealing import KeyRing, Sealer, key_id, read_keys
 from softmutex.testing import MemoryNetwork, in_virtual_time
 from tests.faults.harness import PATIENCE_S, Worker, assert_alone, group, stays, turns_of
-from tests.runtime.group import node_on, until
+from tests.runtime.group import node_on, shown, until
 
 HOSTS = 3
 ROUNDS = 60
@@ -109,57 +113,80 @@ def test_the_operator_sees_which_members_have_which_key(
 # --- what a node makes of its file ------------------------------------------------------------------------------------
 
 
-def opened(node: Node) -> set[int]:
-    return set(node.life().seal._keys)  # type: ignore[union-attr]
+async def key_ids(node: Node, network: MemoryNetwork, *keys: bytes) -> list[int]:
+    """Of the keys that the node has by its own word, the one that seals first. `keys`: with which it is asked."""
+    return list((await shown(node, network.transport(), keys))["keys"])
+
+
+async def seals_with(node: Node, network: MemoryNetwork, key: bytes, *others: bytes) -> bool:
+    return (await key_ids(node, network, key, *others))[0] == key_id(key)
+
+
+async def opens(node: Node, network: MemoryNetwork, key: bytes) -> bool:
+    """Whether it opens what is sealed with this key."""
+
+    def dropped() -> Counter[str]:
+        return Counter(node.statistics().dropped)
+
+    transport, before, me = network.transport(), dropped(), secrets.randbits(63) + 1
+    await transport.open()
+    frame = Frame(me, node.id, "", StatusReply(1, 0, 1, b""))  # that it understands, and nobody asked for
+    transport.send(node.address, Sealer(KeyRing.of(key), "default", me).seal(frame))
+    await until(lambda: dropped() != before)
+    await transport.aclose()
+    [why] = dropped() - before
+    assert why in ("not addressed", "unknown_key")
+    return why == "not addressed"
 
 
 @in_virtual_time
 async def test_a_running_node_follows_its_file_and_opens_a_retired_key_for_a_while(tmp_path: Path):
-    file, source = tmp_path / "own", tmp_path / "next"
+    file, source, network = tmp_path / "own", tmp_path / "next", MemoryNetwork()
     keyfile.make(file)
     keyfile.make(source, beside=read_keys(file))
-    (old,), (new,) = map(key_id, read_keys(file)), map(key_id, read_keys(source))
-    async with node_on(MemoryNetwork(), key=file) as node:
-        assert node.life().seal.key_ids == (old,)
+    [first], [second] = read_keys(file), read_keys(source)
+    old, new = key_id(first), key_id(second)
+    async with node_on(network, key=file) as node:
+        assert await key_ids(node, network, first) == [old]
         keyfile.install(file, source)
         await asyncio.sleep(1.1 * LOOK_S)
-        assert node.life().seal.key_ids == (old, new)
+        assert await key_ids(node, network, first) == [old, new]
         keyfile.use(file, new)
         await asyncio.sleep(1.1 * LOOK_S)
-        assert node.life().seal.key_ids == (new, old)
+        assert await key_ids(node, network, second, first) == [new, old]
         keyfile.retire(file, old)
         await asyncio.sleep(1.1 * LOOK_S)
-        assert opened(node) == {new, old}
+        assert await opens(node, network, first) and await opens(node, network, second)
         await asyncio.sleep(GRACE_S)
-        assert opened(node) == {new}
+        assert await opens(node, network, second) and not await opens(node, network, first)
 
 
 @pytest.mark.parametrize("harm", ["chmod", "remove", "nonsense"])
+@in_virtual_time
 async def test_a_file_that_went_bad_changes_nothing_and_is_told_once(
-    no_leaks: None, tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
 ):
     file = tmp_path / "own"
     keyfile.make(file)
-    async with node_on(MemoryNetwork(), key=file) as node:
-        before, content = opened(node), file.read_bytes()
+    network, [key] = MemoryNetwork(), read_keys(file)
+    async with node_on(network, key=file) as node:
+        content = file.read_bytes()
         if harm == "chmod":
             file.chmod(0o644)
         elif harm == "remove":
             file.unlink()
         else:
             file.write_text("# nothing\n")
-        rotation = node.life().keys
-        assert rotation is not None
         for _ in range(3):
-            assert not rotation.look()
-        assert opened(node) == before
+            await asyncio.sleep(1.1 * LOOK_S)
+        assert await key_ids(node, network, key) == [key_id(key)]
         assert node.statistics().told == {"keys": 1}
         assert "Until then this node goes on with the keys that it has" in caplog.text
         file.unlink(missing_ok=True)
         file.touch(0o600)
         file.write_bytes(content)
-        rotation.look()
-        assert opened(node) == before
+        await asyncio.sleep(1.1 * LOOK_S)
+        assert await key_ids(node, network, key) == [key_id(key)]
 
 
 async def test_a_frame_of_a_key_that_has_just_been_installed_is_opened_at_once(no_leaks: None, tmp_path: Path):
@@ -173,12 +200,15 @@ async def test_a_frame_of_a_key_that_has_just_been_installed_is_opened_at_once(n
         await until(lambda: a.peers() and b.peers())
         for file in files:
             keyfile.install(file, tmp_path / "next")
-        keyfile.use(files[0], key_id(read_keys(tmp_path / "next")[0]))
-        assert a.life().keys.look()  # type: ignore[union-attr]
-        before = b.peers()[0].heard_ago
-        a.life().peers.suspect(b.id)  # a ping, sealed with the new key
-        await until(lambda: b.peers()[0].heard_ago != before and not a.peers()[0].suspected)
+        [new] = read_keys(tmp_path / "next")
+        keyfile.use(files[0], key_id(new))
+        a.reload_keys()
+        old = read_keys(files[0])[1]
+        await until(lambda: seals_with(a, network, new, old))
+        async with a.mutex("x").hold(timeout=60):  # b is asked, and told, with the new key
+            pass
         assert "unknown_key" not in b.statistics().dropped
+        assert await key_ids(b, network, new, old) == [key_id(old), key_id(new)]
 
 
 async def test_frames_of_strangers_make_a_node_look_a_bounded_number_of_times(
@@ -194,13 +224,18 @@ async def test_frames_of_strangers_make_a_node_look_a_bounded_number_of_times(
         looks += path == file
         return stat(path)
 
-    async with node_on(MemoryNetwork(), key=file) as node:
-        rotation = node.life().keys
-        assert rotation is not None
-        second = node.life().now() // 1_000_000_000
+    network, stranger = MemoryNetwork(), secrets.token_bytes(32)
+    transport = network.transport("stranger")
+    await transport.open()
+    async with node_on(network, key=file) as node:
+        seal = Sealer(KeyRing.of(stranger), "default", 7)
+        begun = time.monotonic()
         with monkeypatch.context() as patched:
             patched.setattr("softmutex.runtime.keyfile.os.stat", counting)
-            for _ in range(5000):
-                rotation.unknown()
-        seconds = node.life().now() // 1_000_000_000 - second + 1
-        assert looks <= keyfile.LOOKS_A_SECOND * seconds
+            for sent in range(1, 5001):
+                transport.send(node.address, seal.seal(Frame(7, node.id, "", StatusReply(1, 0, 1, b""))))
+                if sent % 500 == 0:
+                    await until(lambda sent=sent: node.statistics().dropped.get("unknown_key") == sent)
+        seconds = time.monotonic() - begun + 2  # begun at the beginning, and at the end
+        assert looks <= (keyfile.LOOKS_A_SECOND + 1 / keyfile.LOOK_S) * seconds
+    await transport.aclose()

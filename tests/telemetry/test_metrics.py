@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from softmutex import Node, SoftMutex
-from softmutex.core.events import FactKind, Note
+from softmutex import Node, SoftMutex, plugins
+from softmutex.core.events import FactKind, Note, Send
+from softmutex.core.messages import Withdraw
 from softmutex.testing import MemoryNetwork
-from tests.runtime.group import until
+from tests.runtime.group import Puppet, perform, puppet_mutex, until
 from tests.telemetry.sdk import Kept
 
 ALL = {
@@ -114,9 +115,9 @@ async def test_hand_overs_are_counted_by_their_sender(here: Node, there: Node, k
     ],
 )
 async def test_facts_are_counted(here: Node, kept: Kept, kind: FactKind, detail: str, metric: str, more: int):
-    await use(here.mutex("x"))
-    here.life().perform(here.life().seats["x"], Note(kind, detail=detail))
-    assert kept.sum(f"softmutex.{metric}", name="x", algorithm="wandering") == more
+    await use(puppet_mutex(here))
+    await perform(here, Note(kind, detail=detail))
+    assert kept.sum(f"softmutex.{metric}", name="x", algorithm="puppet") == more
 
 
 async def test_every_machine_calls_its_first_token_the_first_one():
@@ -127,11 +128,15 @@ async def test_every_machine_calls_its_first_token_the_first_one():
     assert {path.parent for path in makers} == {path.parent for path in first}
 
 
-async def test_facts_about_a_mutex_that_only_others_use_are_counted_too(here: Node, there: Node, kept: Kept):
-    await use(there.mutex("x"))
-    await until(lambda: "x" in here.life().seats)
-    here.life().perform(here.life().seats["x"], Note(FactKind.OVERLAP))
-    assert kept.sum("softmutex.overlaps", name="x", algorithm="wandering", node="here") == 1
+async def test_facts_about_a_mutex_that_only_others_use_are_counted_too(
+    here: Node, there: Node, kept: Kept, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(plugins, "algorithm", lambda name: {"puppet": Puppet}[name])
+    await use(puppet_mutex(there))
+    await perform(there, Send(here.id, Withdraw(1)))
+    await until(lambda: here.statistics().mutexes)
+    await perform(here, Note(FactKind.OVERLAP))
+    assert kept.sum("softmutex.overlaps", name="x", algorithm="puppet", node="here") == 1
 
 
 async def test_an_overrun_is_counted(here: Node, kept: Kept):

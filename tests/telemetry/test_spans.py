@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 from opentelemetry.trace import StatusCode
 
 from softmutex import AcquireTimeout, Node, SoftMutex, sync
 from softmutex.core.events import FactKind, Lose, LostReason, Note, Token
+from softmutex.ports import Observation
 from softmutex.testing import MemoryNetwork
-from tests.runtime.group import until
+from tests.runtime.group import perform, puppet_mutex, until
 from tests.telemetry.sdk import Kept, attributes, id_of, links_of, parent_of
 
 
@@ -85,12 +87,11 @@ async def test_a_token_that_stayed_is_handed_over_when_it_is_wanted_not_when_it_
 
 
 async def test_a_hand_over_that_fails_is_told_and_tried_again(here: Node, kept: Kept):
-    async with here.mutex("x"):
+    async with puppet_mutex(here):
         pass
     token = Token(epoch=1, stamp=1, id=1, hop=7)
-    seat = here.life().seats["x"]
-    here.life().perform(seat, Note(FactKind.HANDOVER_FAILED, token, 99, "nobody answers"))
-    here.life().perform(seat, Note(FactKind.HANDED_OVER, token, 98))
+    await perform(here, Note(FactKind.HANDOVER_FAILED, token, 99, "nobody answers"))
+    await perform(here, Note(FactKind.HANDED_OVER, token, 98))
     failed, done = kept.spans("softmutex.handover")
     assert failed.status.status_code is StatusCode.ERROR
     assert failed.status.description == "nobody answers"
@@ -126,12 +127,12 @@ async def test_a_wait_that_is_not_granted_says_why(network: MemoryNetwork, here:
 
 
 async def test_a_lost_or_overlong_hold_has_an_event_that_says_so(here: Node, kept: Kept):
-    mutex = here.mutex("x", max_hold=0.001)
+    mutex = puppet_mutex(here, max_hold=0.001)
     async with mutex:
-        here.life().perform(here.life().seats["x"], Lose(1, LostReason.LEASE))
+        await perform(here, Lose(1, LostReason.LEASE))
         await until(lambda: mutex.statistics().overruns)
     [hold] = kept.spans("softmutex.hold")
-    lost, overrun = hold.events
+    lost, overrun = sorted(hold.events, key=lambda event: event.name)
     assert (lost.name, dict(lost.attributes or {})) == ("softmutex.lost", {"softmutex.reason": "lease"})
     assert overrun.name == "softmutex.overrun"
 
@@ -154,27 +155,43 @@ def test_a_thread_has_its_own_callers_span(kept: Kept):
 
 
 async def test_after_a_burst_only_some_are_traced_and_the_story_goes_on(network: MemoryNetwork):
-    kept = Kept(traced_at_once=3, traced_a_second=0)
+    at_once, a_second, burst = 3, 5, 100
+    kept = Kept(traced_at_once=at_once, traced_a_second=a_second)
     async with Node(transport=network.transport(), membership=network.membership(), observers=[kept.observer]) as node:
-        for _ in range(10):
+        begun, used = time.monotonic(), burst
+        for _ in range(burst):
             await use(node.mutex("x"))
-        kept.observer._wake()[0]._allowance._left = 1  # a second later
-        await use(node.mutex("x"))
+        traced = len(kept.spans("softmutex.hold"))
+        assert at_once <= traced <= at_once + a_second * (time.monotonic() - begun)
+        while len(kept.spans("softmutex.hold")) == traced:  # for a fifth of a second
+            await use(node.mutex("x"))
+            used += 1
     holds = kept.spans("softmutex.hold")
-    assert len(holds) == 4
+    assert len(holds) == traced + 1
     assert links_of(holds[-1]) == [id_of(holds[-2])]
-    assert kept.sum("softmutex.acquisitions") == 11
+    assert kept.sum("softmutex.acquisitions") == used
     kept.close()
 
 
+class Courier:
+    """An observer that sends along with the token whatever it was made with."""
+
+    def __init__(self, baggage: bytes) -> None:
+        self._baggage = baggage
+
+    def notice(self, observation: Observation) -> None: ...
+
+    def baggage(self, observation: Observation) -> bytes:
+        return self._baggage
+
+
 @pytest.mark.parametrize("baggage", [b"", b"\0" * 25, b"x" * 24, b"x" * 64])
-async def test_what_is_no_trace_context_is_no_link(here: Node, kept: Kept, baggage: bytes):
-    async with here.mutex("x"):
-        pass
-    seat = here.life().seats["x"]
-    held = seat.machine.seats.by_slot[0]  # type: ignore[attr-defined]
-    held.token = held.token._replace(baggage=baggage)
-    await use(here.mutex("x"))
+async def test_what_is_no_trace_context_is_no_link(network: MemoryNetwork, here: Node, kept: Kept, baggage: bytes):
+    async with Node(
+        transport=network.transport(), membership=network.membership(), observers=[Courier(baggage)]
+    ) as other:
+        await use(other.mutex("x"))
+        await use(here.mutex("x"))
     assert links_of(kept.spans("softmutex.hold")[-1]) == []
 
 

@@ -47,35 +47,35 @@ class MembershipContract:
     # --- M1 ---------------------------------------------------------------------------------------------------------
 
     async def test_m1_others_learn_of_me_without_any_further_call(self) -> None:
-        async with self._made(2) as (one, two):
+        async with self.made(2) as (one, two):
             await one.join(self.member(1))
             await two.join(self.member(2))
-            await self._until_shown(one, [2, 3] if not self.announces else [2])
-            await self._until_shown(two, [1, 3] if not self.announces else [1])
+            await self.until_shown(one, [2, 3] if not self.announces else [2])
+            await self.until_shown(two, [1, 3] if not self.announces else [1])
 
     # --- M2 ---------------------------------------------------------------------------------------------------------
 
     async def test_m2_the_first_watch_returns_at_once(self) -> None:
-        async with self._made(1) as (one,):
+        async with self.made(1) as (one,):
             await one.join(self.member(1))
             await in_time(one.watch(), "the first watch waits", 1.0)
 
     async def test_m2_watch_works_for_one_who_only_looks(self) -> None:
-        async with self._made(2) as (one, onlooker):
+        async with self.made(2) as (one, onlooker):
             await one.join(self.member(1))
-            await self._until_shown(onlooker, [1, 2, 3] if not self.announces else [1])
+            await self.until_shown(onlooker, [1, 2, 3] if not self.announces else [1])
 
     async def test_m2_watch_shows_the_whole_list_and_never_me(self) -> None:
-        async with self._made(3) as made:
+        async with self.made(3) as made:
             for number, membership in enumerate(made, 1):
                 await membership.join(self.member(number))
             for number, membership in enumerate(made, 1):
-                await self._until_shown(membership, [other for other in (1, 2, 3) if other != number])
+                await self.until_shown(membership, [other for other in (1, 2, 3) if other != number])
 
     async def test_m2_watch_waits_until_something_differs(self) -> None:
-        async with self._made(2) as (one, two):
+        async with self.made(2) as (one, two):
             await one.join(self.member(1))
-            await self._until_shown(one, [2, 3] if not self.announces else [])
+            await self.until_shown(one, [2, 3] if not self.announces else [])
             waiting = asyncio.ensure_future(one.watch())
             try:
                 await self._must_wait(waiting)
@@ -89,34 +89,34 @@ class MembershipContract:
     # --- M3 ---------------------------------------------------------------------------------------------------------
 
     async def test_m3_after_leave_others_stop_seeing_me(self) -> None:
-        async with self._made(2) as (one, two):
+        async with self.made(2) as (one, two):
             await one.join(self.member(1))
             await two.join(self.member(2))
-            await self._until_shown(two, [1, 3] if not self.announces else [1])
+            await self.until_shown(two, [1, 3] if not self.announces else [1])
             await one.leave()
             if self.announces:
-                await self._until_shown(two, [])
+                await self.until_shown(two, [])
             await one.leave()
 
     async def test_m3_a_killed_process_disappears_too(self) -> None:
         if not self.can_kill:
             return  # a fixed list, or nothing that can die without the observer
-        async with self._made(1) as (one,):
+        async with self.made(1) as (one,):
             await one.join(self.member(1))
             kill = await self.join_elsewhere(self.member(2))
-            await self._until_shown(one, [2])
+            await self.until_shown(one, [2])
             kill()
-            await self._until_shown(one, [])
+            await self.until_shown(one, [])
 
     # --- M4 ---------------------------------------------------------------------------------------------------------
 
     async def test_m4_what_fails_is_silence_counted_and_retried(self) -> None:
         if not self.can_break:
             return  # nothing behind it that could fail
-        async with self._made(3) as (one, two, three):
+        async with self.made(3) as (one, two, three):
             await one.join(self.member(1))
             await two.join(self.member(2))
-            await self._until_shown(one, [2, 3] if not self.announces else [2])
+            await self.until_shown(one, [2, 3] if not self.announces else [2])
             before = sum(one.statistics().values())
             await self.break_it()
             waiting = asyncio.ensure_future(one.watch())
@@ -129,8 +129,8 @@ class MembershipContract:
                 await drop(waiting)
                 await self.mend_it()
             await three.join(self.member(3))
-            await self._until_shown(three, [1, 2])
-            await self._until_shown(two, [1, 3])
+            await self.until_shown(three, [1, 2])
+            await self.until_shown(two, [1, 3])
 
     async def test_m4_a_join_that_can_never_work_raises_cannot_open(self) -> None:
         if not self.can_refuse:
@@ -150,9 +150,9 @@ class MembershipContract:
     async def test_m5_after_aclose_watch_raises_closed_and_nothing_is_left(self) -> None:
         await asyncio.to_thread(lambda: None)  # the executor's thread is there before the counting
         holdings = Holdings()
-        async with self._made(2) as (one, onlooker):
+        async with self.made(2) as (one, onlooker):
             await one.join(self.member(1))
-            await self._until_shown(onlooker, [1, 2, 3] if not self.announces else [1])
+            await self.until_shown(onlooker, [1, 2, 3] if not self.announces else [1])
             await one.watch()
             waiting = asyncio.ensure_future(one.watch())
             await asyncio.sleep(0)
@@ -160,7 +160,7 @@ class MembershipContract:
             await must_be_closed(waiting, self.patience_s)
             await must_be_closed(one.watch(), self.patience_s)
             if self.announces:
-                await self._until_shown(onlooker, [])
+                await self.until_shown(onlooker, [])
             await one.aclose()
         await holdings.must_return()
 
@@ -175,7 +175,7 @@ class MembershipContract:
             await membership.aclose()
 
     async def test_m6_cancelling_a_waiting_watch_loses_nothing(self) -> None:
-        async with self._made(2) as (one, two):
+        async with self.made(2) as (one, two):
             await one.join(self.member(1))
             shown: list[str] = []
             for _ in range(5):
@@ -189,7 +189,7 @@ class MembershipContract:
                 shown = addresses(await in_time(one.watch(), "a change was lost", self.patience_s))
 
     async def test_group_key_is_32_bytes_and_the_same_for_all_or_none(self) -> None:
-        async with self._made(2) as (one, two):
+        async with self.made(2) as (one, two):
             key = one.group_key()
             check(key is None or len(key) == 32, f"a group key of {len(key or b'')} bytes")
             check(key == two.group_key(), "two members of one group were given different keys")
@@ -197,7 +197,7 @@ class MembershipContract:
     # --- how --------------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def _made(self, count: int) -> AsyncIterator[Sequence[Membership]]:
+    async def made(self, count: int) -> AsyncIterator[Sequence[Membership]]:
         memberships = [self.make() for _ in range(count)]
         try:
             yield memberships
@@ -205,7 +205,7 @@ class MembershipContract:
             for membership in memberships:
                 await membership.aclose()
 
-    async def _until_shown(self, membership: Membership, numbers: Sequence[int]) -> None:
+    async def until_shown(self, membership: Membership, numbers: Sequence[int]) -> None:
         """Watches until the list is that one. What was returned before counts: `watch` tells only what differs."""
         wanted = addresses(self.member(number) for number in numbers)
         seen = SHOWN.setdefault(membership, [])
