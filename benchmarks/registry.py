@@ -150,7 +150,7 @@ class Server:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         command = [str(Path(sys.executable).with_name("softmutex")), "registry", "--listen", f"127.0.0.1:{self.port}"]
-        command += ["--store", f"sqlite:{folder}/registry.db", *options]
+        command += ["--store", f"sqlite:{folder}/registry.db", "--insecure", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self.process.stdout is not None
         with self.process.stdout as said:

@@ -389,7 +389,7 @@ def a_registry(folder: Path, port: int) -> Iterator[str]:
     """Its public key."""
     program = "import sys; from softmutex.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", program, "registry", "--ttl", "1", "--listen", f"127.0.0.1:{port}"]
-    command += ["--store", f"sqlite:{folder}/registry.db"]
+    command += ["--store", f"sqlite:{folder}/registry.db", "--insecure"]
     with (folder / "log").open("a") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:

@@ -13,6 +13,8 @@ unnoticed. So an adapter takes its options one by one, and `finish` looks at wha
 from __future__ import annotations
 
 import difflib
+import ipaddress
+from contextlib import suppress
 from typing import NoReturn
 from urllib.parse import parse_qsl, unquote
 
@@ -119,3 +121,10 @@ def split_address(address: str, *, default_host: str = "", default_port: int | N
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host is reached under it, as far as its spelling tells."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"

@@ -23,11 +23,11 @@ MAY_SIGN_CERTIFICATES = x509.KeyUsage(
 )
 
 
-def make_certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """Paths of the certificate, its key, and the authority."""
+def make_certificates(folder: Path, *names: str) -> tuple[Path, Path, Path]:
+    """Paths of the certificate, its key, and the authority. `names` it is for, besides 127.0.0.1."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("an authority", authority_key, "an authority", authority_key, is_authority=True)
-    certificate = _certificate("127.0.0.1", key, "an authority", authority_key, is_authority=False)
+    certificate = _certificate("127.0.0.1", key, "an authority", authority_key, is_authority=False, names=names)
     cert_file, key_file, ca_file = folder / "cert.pem", folder / "key.pem", folder / "ca.pem"
     cert_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     ca_file.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
@@ -44,6 +44,7 @@ def _certificate(
     issuer_key: ec.EllipticCurvePrivateKey,
     *,
     is_authority: bool,
+    names: tuple[str, ...] = (),
 ) -> x509.Certificate:
     now = datetime.datetime.now(datetime.UTC)
     builder = (
@@ -63,6 +64,6 @@ def _certificate(
     if is_authority:
         builder = builder.add_extension(MAY_SIGN_CERTIFICATES, critical=True)
     else:
-        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        builder = builder.add_extension(names, critical=False)
+        own = [*map(x509.DNSName, names), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        builder = builder.add_extension(x509.SubjectAlternativeName(own), critical=False)
     return builder.sign(issuer_key, hashes.SHA256())

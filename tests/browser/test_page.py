@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from softmutex_adapters.registry.guard import Tokens
+from softmutex_adapters.registry.tokens import Tokens
 
 from softmutex import Node
 from softmutex.ports import Observation

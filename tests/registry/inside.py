@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -10,11 +11,11 @@ from typing import Any
 
 import aiohttp
 from softmutex_adapters.registry import wire
-from softmutex_adapters.registry.guard import Tokens
 from softmutex_adapters.registry.hub import Hub
 from softmutex_adapters.registry.server import RegistryServer
 from softmutex_adapters.registry.sqlite_store import SqliteStore
 from softmutex_adapters.registry.store import Store
+from softmutex_adapters.registry.tokens import Tokens
 
 LEASE = "lease-of-number-"
 
@@ -45,6 +46,11 @@ class Inside:
         return f"/v1/groups/{group}/members/{lease(number)}"
 
 
+def signer_of(folder: Path) -> wire.Signer:
+    """The same for all registries of one directory."""
+    return wire.Signer(hashlib.sha256(str(folder).encode()).digest())
+
+
 def lease(number: int) -> str:
     return f"{LEASE}{number}"
 
@@ -63,7 +69,7 @@ async def inside(
     port: int = 0,
     **limits: Any,
 ) -> AsyncIterator[Inside]:
-    hub = Hub(store or SqliteStore(str(folder / "registry.db")), **(hub or {}))
+    hub = Hub(store or SqliteStore(str(folder / "registry.db")), signer_of(folder), **(hub or {}))
     server = RegistryServer(hub, tokens=tokens, **limits)
     bound = socket.create_server(("127.0.0.1", port))
     bound.setblocking(False)

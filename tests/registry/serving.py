@@ -21,17 +21,26 @@ START_S = 20.0
 
 class Served:
     def __init__(
-        self, folder: Path, *options: str, tokens: Sequence[str] = (), tls: bool = False, store: str | None = None
+        self,
+        folder: Path,
+        *options: str,
+        tokens: Sequence[str] = (),
+        tls: bool = False,
+        store: str | None = None,
+        signing_key: Path | None = None,
     ) -> None:
         self.folder, self.tls = folder, tls
         self.store = store or f"sqlite:{folder / 'registry.db'}"
         self.process: subprocess.Popen[str] | None = None
         self.public_key = ""
         self.log = folder / f"registry-{os.urandom(4).hex()}.log"
-        self._options = list(options)
+        self._options = [*options, "--signing-key", str(signing_key or folder / "signing.key")]
         if tokens:
+            (folder / "tokens").touch(0o600)
             (folder / "tokens").write_text("\n".join(tokens))
             self._options += ["--token-file", str(folder / "tokens")]
+        else:
+            self._options.append("--insecure")
         if tls:
             cert, key, self.ca = make_certificates(folder)
             self._options += ["--cert", str(cert), "--key", str(key)]

@@ -17,7 +17,7 @@ from softmutex_adapters.memberships import registry as memberships
 from softmutex_adapters.memberships.registry import RegistryMembership
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.client import RegistryClient, Trouble, explain_certificate
-from softmutex_adapters.registry.guard import Tokens
+from softmutex_adapters.registry.tokens import Tokens
 
 from softmutex import Node, plugins
 from softmutex.core.errors import ConfigError

@@ -119,7 +119,6 @@ def ends(*options: str, cwd: Path) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (["--listen", "0.0.0.0:0"], 64, "there is no token. Give --token-file FILE"),
         (["--listen", "nonsense:x"], 64, "Write host:port"),
         (["--store", "mysql://x"], 64, "there is no store 'mysql'"),
         (["--cert", "a.pem"], 64, "--cert and --key belong together"),
@@ -127,7 +126,16 @@ def ends(*options: str, cwd: Path) -> tuple[int, str]:
         (["--token-file", "missing"], 64, "cannot be read"),
         (["--listne", "x"], 64, "did you mean '--listen'"),
         (["--listen", "127.0.0.1:0", "--cert", "a.pem", "--key", "b.pem"], 69, "Name readable PEM files"),
-        (["--listen", "127.0.0.1:0", "--store", "sqlite:no/where.db"], 69, "it cannot be opened or made"),
+        (
+            ["--listen", "127.0.0.1:0", "--store", "sqlite:no/where.db"],
+            69,
+            "the directory no of the store is not there",
+        ),
+        (
+            ["--listen", "127.0.0.1:0", "--insecure", "--store", "sqlite:/proc/x.db", "--signing-key", "k"],
+            69,
+            "it cannot",
+        ),
     ],
 )
 def test_what_cannot_work_is_one_line_and_a_code(tmp_path: Path, options: list[str], code: int, said: str):
@@ -159,4 +167,4 @@ async def test_its_log_is_lines_of_json_and_its_metrics_are_prometheus_text(no_l
     lines = [json.loads(line) for line in registry.log.read_text().splitlines()]
     assert [line["message"] for line in (lines[0], lines[-1])] == ["listening", "stopping"]
     assert all(line.keys() >= {"time", "level", "logger", "message"} for line in lines)
-    assert {"group": "lab", "joined": 1, "members": 2}.items() <= lines[2].items()
+    assert {"group": "lab", "joined": 1, "members": 2}.items() <= lines[3].items()

@@ -11,6 +11,7 @@ from softmutex_adapters.registry.hub import Hub
 from softmutex_adapters.registry.server import RegistryServer
 from softmutex_adapters.registry.sqlite_store import SqliteStore
 
+from tests.registry.inside import signer_of
 from tests.registry.serving import Served
 
 TOKEN = "a-token-for-all-groups"
@@ -31,7 +32,7 @@ parameters = { "query.wait" = 0 }
 
 
 async def test_the_description_names_every_endpoint_and_no_other(tmp_path: Path):
-    server = RegistryServer(Hub(SqliteStore(str(tmp_path / "registry.db"))))
+    server = RegistryServer(Hub(SqliteStore(str(tmp_path / "registry.db")), signer_of(tmp_path)))
     served = {(route.path, method.lower()) for route in server.routes for method in route.methods}
     paths = description(has_tokens=True)["paths"]
     assert {(path, method) for path, told in paths.items() for method in told.keys() - {"parameters"}} == served
@@ -41,7 +42,7 @@ async def test_the_description_names_every_endpoint_and_no_other(tmp_path: Path)
 def test_every_endpoint_holds_what_its_description_promises(tmp_path: Path, has_token: bool):
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
     limits = ["--rate-address", "100000", "--rate-group", "100000"]
-    registry = Served(tmp_path, *limits, tokens=[TOKEN] if has_token else [])
+    registry = Served(tmp_path, *limits, tokens=[f"admin {TOKEN}"] if has_token else [])
     registry.start()
     try:
         command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{registry.base}/openapi.json"]

@@ -405,7 +405,7 @@ async def test_who_does_not_want_to_tell_tells_nothing(no_leaks: None, tmp_path:
 
 
 async def test_a_lease_of_one_group_opens_no_picture_of_another(no_leaks: None, tmp_path: Path):
-    from softmutex_adapters.registry.guard import Tokens
+    from softmutex_adapters.registry.tokens import Tokens
 
     token, other = "t" * 20, "o" * 20
     async with inside(tmp_path, tokens=Tokens([f"g {token}", f"h {other}"])) as registry:

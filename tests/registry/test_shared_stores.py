@@ -59,7 +59,8 @@ class SharedStore(StoreContract):
         folders = [tmp_path / "a", tmp_path / "b"]
         for folder in folders:
             folder.mkdir()
-        registries = [Served(folder, "--ttl", "6", store=self.process.url) for folder in folders]
+        key = tmp_path / "signing.key"
+        registries = [Served(folder, "--ttl", "6", store=self.process.url, signing_key=key) for folder in folders]
         for registry in registries:
             await asyncio.to_thread(registry.start)
         assert registries[0].public_key == registries[1].public_key

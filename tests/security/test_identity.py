@@ -13,7 +13,7 @@ from typing import Any, Self, get_type_hints
 import pytest
 from softmutex_adapters.registry.bans import BANS_MAX
 from softmutex_adapters.registry.certificates import CERTIFICATE_S, Certificates
-from softmutex_adapters.registry.guard import Tokens
+from softmutex_adapters.registry.tokens import Tokens
 from softmutex_adapters.transports.udp import UdpTransport
 
 from softmutex import AcquireTimeout, ConfigError, Node, NodeClosed
@@ -421,12 +421,12 @@ async def test_bans_survive_the_registry_and_are_signed_with_the_list(no_leaks: 
 
 
 async def test_a_groups_token_does_not_ban_and_bans_are_bounded(no_leaks: None, tmp_path: Path):
-    tokens = Tokens(["lab a-token-of-the-lab", "the-operators-token-for-all"])
+    tokens = Tokens(["lab a-token-of-the-lab", "admin the-operators-token-for-all"])
     async with inside(tmp_path, tokens=tokens) as registry:
         path = "/v1/groups/lab/banned/{:016x}"
         as_member = {"headers": {"Authorization": "Bearer a-token-of-the-lab"}}
         operator = {"headers": {"Authorization": "Bearer the-operators-token-for-all"}}
-        assert (await registry.call("PUT", path.format(1), **as_member))[0] == 401
+        assert (await registry.call("PUT", path.format(1), **as_member))[0] == 403
         answers = [(await registry.call("PUT", path.format(n), **operator))[0] for n in range(BANS_MAX + 1)]
         assert answers == [200] * BANS_MAX + [503]
         assert (await registry.call("PUT", path.format(0), **operator))[0] == 200  # again: it is one already

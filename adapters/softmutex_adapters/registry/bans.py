@@ -25,6 +25,7 @@ from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.hub import Hub
 from softmutex_adapters.registry.routes import Answer, Refused, Route, read_body
 from softmutex_adapters.registry.store import ALONE, BAN, Entry
+from softmutex_adapters.registry.tokens import Right
 
 BANS_MAX = 256  # of one group
 WHY_MAX = 100
@@ -38,8 +39,8 @@ class Bans:
 
     def routes(self) -> Iterable[Route]:
         return (
-            Route("/v1/groups/{group}/banned", {"GET": self._list}, "all"),
-            Route("/v1/groups/{group}/banned/{who}", {"PUT": self._ban, "DELETE": self._pardon}, "all"),
+            Route("/v1/groups/{group}/banned", {"GET": self._list}, Right.ADMIN),
+            Route("/v1/groups/{group}/banned/{who}", {"PUT": self._ban, "DELETE": self._pardon}, Right.ADMIN),
         )
 
     async def _list(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:

@@ -23,6 +23,7 @@ from softmutex_adapters.registry.bans import NO_REASON
 from softmutex_adapters.registry.hub import Hub
 from softmutex_adapters.registry.routes import Answer, Refused, Route, read_body
 from softmutex_adapters.registry.store import BAN
+from softmutex_adapters.registry.tokens import Right
 
 CERTIFICATE_S = 86_400
 
@@ -32,7 +33,7 @@ class Certificates:
         self._hub, self._lifetime_s, self._wall_s = hub, lifetime_s, wall_s
 
     def routes(self) -> Iterable[Route]:
-        return (Route("/v1/groups/{group}/certificates", {"POST": self._post}),)
+        return (Route("/v1/groups/{group}/certificates", {"POST": self._post}, Right.JOIN),)
 
     async def _post(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
         group = parts["group"]

@@ -13,10 +13,11 @@ Schema = dict[str, Any]
 ERRORS = {
     400: "something in the request is not as described",
     401: "the token is missing or wrong",
-    403: "who asks is banned from the group, or has not shown that a key is its own",
+    403: "the token does not allow this, or who asks is banned from the group, or not enrolled",
     408: "the body came too slowly",
     409: "another member has this address or this id, and may live; Retry-After says when to come again",
     413: f"the body has more than {BODY_MAX} bytes, or a report more than {report.REPORT_MAX}",
+    421: "the registry has another name than the one in Host, or a page of elsewhere asks",
     429: "too many requests; Retry-After says when to come again",
     503: "no room for one more, or the store fails; Retry-After says when to come again",
 }
@@ -207,7 +208,8 @@ def _operation(
     summary: str, answers: dict[int, Schema], errors: tuple[int, ...] = (), *, closed: bool = False, **more: Any
 ) -> Schema:
     told = _json("", _of(error={"type": "string"}))[200]
-    refusals = {status: {**told, "description": ERRORS[status]} for status in (*errors, 429)}
+    always = {421, 429} | ({403} if closed else set())
+    refusals = {status: {**told, "description": ERRORS[status]} for status in sorted({*errors, *always})}
     operation: Schema = {"summary": summary, "responses": {str(k): v for k, v in (answers | refusals).items()}, **more}
     return operation | ({"security": [{"token": []}]} if closed else {})
 

@@ -1,69 +1,72 @@
-"""Who may come in, how often, and how much: tokens, rates and connections.
+"""Who may come in, how often, and how much: hosts, rates and connections. `tokens.py`: and what they may do.
 
 What it decides: whoever connects has bounded time, bytes and requests, before anything is looked up for him. The naive
-way, one shared secret compared with `==` and a server with defaults, tells the secret by its timing, and keeps a socket
-for everybody who connects and says nothing.
+way, a server with defaults, keeps a socket for everybody who connects and says nothing, until there is none left.
 
-    --token-file: one line a token. `TOKEN` opens every group, `GROUP TOKEN` that one.
+A request that names another host than this registry's comes from a page that was brought here by a name of its own
+(DNS rebinding), and one that names another origin from a page of elsewhere: neither is answered.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-from collections import Counter, OrderedDict
+import ipaddress
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from softmutex.core.errors import ConfigError
-
-TOKEN_MIN = 16
 BUCKETS_MAX = 65_536
 HEADER_S = 10.0
 SWEEP_S = 5.0
 BODY_MAX = 4096
+STRANGERS_EACH_MAX = 256  # connections of one address on which no right token was shown
 
 
-class Tokens:
-    def __init__(self, lines: Iterable[str] = ()) -> None:
-        self._tokens: list[tuple[str, bytes]] = []  # the group, or "" for all
-        for line in lines:
-            words = line.split()
-            if not words or words[0].startswith("#"):
-                continue
-            if len(words) > 2:
-                raise ConfigError(f"the token file has a line of {len(words)} words. Write TOKEN, or GROUP TOKEN.")
-            if len(words[-1]) < TOKEN_MIN:
-                raise ConfigError(f"the token file has a token of under {TOKEN_MIN} characters: it could be guessed.")
-            self._tokens.append((words[0] if len(words) == 2 else "", words[-1].encode()))
+def source_of(address: str) -> str:
+    """Who may have as many addresses as it likes counts as one: of IPv6, a network of 64 bits."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(found.ipv4_mapped or ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+    return address
 
-    @classmethod
-    def from_file(cls, path: str) -> Tokens:
+
+class Hosts:
+    """What this registry may be called: by any address, as localhost, and by `names`, of which `*.lab` is one."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
+
+    def allow(self, header: str) -> bool:
+        host = host_of(f"//{header}")
+        if host is None:
+            return False
         try:
-            tokens = cls(Path(path).read_text().splitlines())
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the token file {path} cannot be read: {error}.") from None
-        if not tokens:
-            raise ConfigError(f"the token file {path} holds no token. Write one a line: TOKEN, or GROUP TOKEN.")
-        return tokens
+            ipaddress.ip_address(host.partition("%")[0])
+            return True
+        except ValueError:
+            return host in self._names or f"*.{host.partition('.')[2]}" in self._names
 
-    def __bool__(self) -> bool:
-        return bool(self._tokens)
+    def is_elsewhere(self, origin: str, header: str) -> bool:
+        """A page of `origin` asks. Only our own asks here, and browsers tell the origin of all others."""
+        return urlsplit(origin).netloc.lower() != header.lower() and not self._is_own_name(origin)
 
-    def allow(self, authorization: str, group: str) -> bool:
-        """`group` "": all of them. Each token is compared, and each in constant time."""
-        kind, _, shown = authorization.partition(" ")
-        given = shown.strip().encode("utf-8", "surrogateescape") if kind.lower() == "bearer" else b""
-        fits = [
-            hmac.compare_digest(given, token)
-            for its_group, token in self._tokens
-            if not its_group or its_group == group
-        ]
-        return any(fits) or not self._tokens
+    def _is_own_name(self, origin: str) -> bool:
+        """A proxy may have changed the header `Host`."""
+        return host_of(origin) in self._names - {"localhost"}
+
+
+def host_of(url: str) -> str | None:
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".") or None
+    except ValueError:
+        return None
 
 
 class Rates:
@@ -87,8 +90,21 @@ class Rates:
         return (1.0 - left) / self._per_second if is_over else 0.0
 
 
+class Caller:
+    """One connection."""
+
+    __slots__ = ("is_busy", "is_known", "source", "transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        name = transport.get_extra_info("peername")
+        self.source = source_of(str(name[0])) if name else ""
+        self.is_known = False  # it has shown a right token
+        self.is_busy = False  # with a request
+
+
 class Connections(web.Server):
-    """Closes who connects and asks nothing within HEADER_S, and who is one too many."""
+    """Closes who connects and asks nothing within HEADER_S, and who is one too many: the idlest, strangers first."""
 
     def __init__(self, handler: Any, counts: Counter[str], most: int) -> None:
         super().__init__(
@@ -101,27 +117,73 @@ class Connections(web.Server):
         )
         self._counts, self._most = counts, most
         self._silent: dict[RequestHandler, float] = {}  # which owe their first request, and since when
-        self._open: dict[RequestHandler, asyncio.Transport] = {}
+        self._open: dict[RequestHandler, Caller] = {}  # each of these in the order of their last word
+        self._strangers: dict[RequestHandler, None] = {}
+        self._strangers_of: defaultdict[str, dict[RequestHandler, None]] = defaultdict(dict)
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        self._open[handler] = transport
-        if len(self._open) > self._most:
-            self._counts["connections_refused"] += 1
-            transport.abort()
-            return
+        caller = self._open[handler] = Caller(transport)
+        of_source = self._strangers_of[caller.source]
+        self._strangers[handler] = of_source[handler] = None
+        if len(of_source) > STRANGERS_EACH_MAX:
+            self._crowd_out(next(iter(of_source)))
+        elif len(self._open) > self._most:
+            self._crowd_out(self._idlest(handler))
         loop = asyncio.get_running_loop()
         self._silent[handler] = loop.time()
         self._timer = self._timer or loop.call_later(SWEEP_S, self._sweep)
 
+    def _idlest(self, newcomer: RequestHandler) -> RequestHandler:
+        idlest = next(iter(self._strangers))
+        if idlest is not newcomer:
+            return idlest
+        return next((one for one, caller in self._open.items() if not caller.is_busy), newcomer)
+
+    def _crowd_out(self, handler: RequestHandler) -> None:
+        self._counts["connections_refused"] += 1
+        caller = self._open[handler]
+        self._is_no_stranger(handler, caller)
+        caller.transport.abort()
+
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
-        self._open.pop(handler, None)
+        caller = self._open.pop(handler, None)
         self._silent.pop(handler, None)
+        if caller is not None:
+            self._is_no_stranger(handler, caller)
 
-    def spoke(self, handler: RequestHandler) -> None:
+    def _is_no_stranger(self, handler: RequestHandler, caller: Caller) -> None:
+        self._strangers.pop(handler, None)
+        of_source = self._strangers_of.get(caller.source)
+        if of_source is not None:
+            of_source.pop(handler, None)
+            if not of_source:
+                del self._strangers_of[caller.source]
+
+    def asks(self, handler: RequestHandler) -> None:
         self._silent.pop(handler, None)
+        caller = self._open.get(handler)
+        if caller is not None:
+            caller.is_busy = True
+
+    def is_known(self, handler: RequestHandler) -> None:
+        caller = self._open.get(handler)
+        if caller is not None and not caller.is_known:
+            caller.is_known = True
+            self._is_no_stranger(handler, caller)
+
+    def was_answered(self, handler: RequestHandler) -> None:
+        caller = self._open.pop(handler, None)
+        if caller is None:
+            return
+        caller.is_busy = False
+        self._open[handler] = caller
+        if handler in self._strangers:
+            of_source = self._strangers_of[caller.source]
+            del self._strangers[handler], of_source[handler]
+            self._strangers[handler] = of_source[handler] = None
 
     @property
     def number(self) -> int:
@@ -132,7 +194,7 @@ class Connections(web.Server):
         loop = asyncio.get_running_loop()
         for handler in [one for one, since in self._silent.items() if since + HEADER_S < loop.time()]:
             self._counts["connections_closed"] += 1
-            self._open[handler].abort()
+            self._open[handler].transport.abort()
         if self._silent:
             self._timer = loop.call_later(SWEEP_S, self._sweep)
 

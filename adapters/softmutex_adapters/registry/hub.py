@@ -62,9 +62,15 @@ class Full(Exception):
 
 class Hub:
     def __init__(
-        self, store: Store, *, ttl_s: float = TTL_S, members_max: int = MEMBERS_MAX, groups_max: int = GROUPS_MAX
+        self,
+        store: Store,
+        signer: wire.Signer,
+        *,
+        ttl_s: float = TTL_S,
+        members_max: int = MEMBERS_MAX,
+        groups_max: int = GROUPS_MAX,
     ) -> None:
-        self.store, self.ttl_s = store, ttl_s
+        self.store, self.signer, self.ttl_s = store, signer, ttl_s
         self.members_max, self.groups_max = members_max, groups_max
         self.instance = secrets.token_hex(8)
         self.groups: dict[str, Group] = {}
@@ -92,13 +98,23 @@ class Hub:
         await self.store.open()
         self.settle_s = min(self.ttl_s / 2, SETTLE_MAX_S)
         self.settled_at = self.now() + self.settle_s
-        self.signer = wire.Signer(await self.store.offer("signing key", secrets.token_bytes(32)))
+        await self._check_signer()
         self._living = await self.store.beat(self.instance)
         self._beaten_at = self.now()
         for name in await self.store.groups():
             await self._read(name)
         for work in (self._commit_forever, self._sweep_forever, self._follow_forever):
             self._tasks.append(asyncio.create_task(self._again_and_again(work), name=f"registry {work.__name__}"))
+
+    async def _check_signer(self) -> None:
+        """All registries of a store sign with one key: members take lists of no other."""
+        known = (await self.store.offer("public key", self.signer.public.encode())).decode()
+        if known != self.signer.public:
+            raise StoreFailed(
+                f"this registry signs with the key {self.signer.public}, and the lists of its store are signed with "
+                f"{known}. Copy the signing key of the first registry here (--signing-key FILE). Where it is lost, "
+                "begin with another store, and give the members the new public_key."
+            )
 
     async def aclose(self) -> None:
         """Answers all who wait; what is pending is committed."""

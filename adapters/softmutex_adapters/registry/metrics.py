@@ -30,9 +30,10 @@ COUNTERS = {
     "broadcast_microseconds": "time that telling them took",
     "reports": "reports of members for the page",
     "refused_tokens": "requests without a right token",
+    "refused_hosts": "requests by another name than this registry's, or by pages of elsewhere",
     "slowed_address": "requests beyond the rate of an address",
     "slowed_group": "requests beyond the rate of a group",
-    "connections_refused": "connections beyond the limit",
+    "connections_refused": "connections that were closed since there were too many, the idlest first",
     "connections_closed": "connections that asked nothing in time",
     "breakdowns": "mistakes of the registry itself",
 }

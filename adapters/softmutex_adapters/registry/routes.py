@@ -18,6 +18,7 @@ from aiohttp import web
 from softmutex.ports import Member
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.guard import BODY_MAX, HEADER_S
+from softmutex_adapters.registry.tokens import Right
 
 BODY_S = 10.0
 GROUP = re.compile(wire.GROUP)
@@ -36,11 +37,12 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`{group}` and `{lease}` stand for a part of the path. `scope`: which token it wants."""
+    """`{group}` and `{lease}` stand for a part of the path. `right`: what the token must allow in this group; in all of
+    them, where the path names none."""
 
     path: str
     methods: Mapping[str, Handler]
-    scope: str = "group"  # group | all | open
+    right: Right
     pattern: re.Pattern[str] = field(init=False)
 
     def __post_init__(self) -> None:

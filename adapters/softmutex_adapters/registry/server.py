@@ -1,11 +1,12 @@
 """HTTP in and out of the registry: a table of routes, one guard before all of them, and answers that say what to do.
 
-    GET  /healthz  /metrics  /openapi.json  /v1/key                  open to everybody who can connect
-    GET  /v1/groups                                                  with a token for all groups
-    GET  /v1/groups/G/members?after=V&wait=S                         the list, or what changed; waits for a change
-    GET  /v1/groups/G/events?after=V&lease=L&wait=S                  the same as a stream, without an end or for S
-    PUT, DELETE /v1/groups/G/members/L                               join and renew; leave
+    GET  /healthz  /metrics  /openapi.json  /v1/key           open   to everybody who can connect
+    GET  /v1/groups                                           read   with a token for all groups
+    GET  /v1/groups/G/members?after=V&wait=S                  read   the list, or what changed; waits for a change
+    GET  /v1/groups/G/events?after=V&lease=L&wait=S           read   the same as a stream, without an end or for S
+    PUT, DELETE /v1/groups/G/members/L                        join   join and renew; leave
     /  /v1/groups/G/picture  /v1/groups/G/members/L/report           the page (viewing.py)
+    /v1/groups/G/certificates ...  /v1/groups/G/banned ...           identities (certificates.py), bans (bans.py)
 
 What it decides: joining and renewing are one request, with everything in it. The naive heartbeat, "I am still there",
 finds a registry that lost its store and does not know who "I" is; this one simply puts itself back.
@@ -28,7 +29,7 @@ from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.bans import Bans, refuse_banned
 from softmutex_adapters.registry.certificates import Certificates
 from softmutex_adapters.registry.description import description
-from softmutex_adapters.registry.guard import Connections, Rates, Tokens
+from softmutex_adapters.registry.guard import Connections, Hosts, Rates, source_of
 from softmutex_adapters.registry.hub import Full, Hub, Taken
 from softmutex_adapters.registry.metrics import render
 from softmutex_adapters.registry.routes import (
@@ -44,6 +45,7 @@ from softmutex_adapters.registry.routes import (
 )
 from softmutex_adapters.registry.store import StoreFailed
 from softmutex_adapters.registry.streams import CATCHING_UP_MAX, Stream
+from softmutex_adapters.registry.tokens import Right, Tokens
 from softmutex_adapters.registry.viewing import Viewing
 
 WAIT_MAX_S = 30.0
@@ -65,25 +67,26 @@ class RegistryServer:
         hub: Hub,
         *,
         tokens: Tokens | None = None,
+        hosts: Hosts | None = None,
         connections_max: int = CONNECTIONS_MAX,
         rate_address: float = RATE_ADDRESS,
         rate_group: float = RATE_GROUP,
     ) -> None:
-        self.hub, self.tokens = hub, tokens or Tokens()
+        self.hub, self.tokens, self.hosts = hub, tokens or Tokens(), hosts or Hosts()
         self._rates = {"address": Rates(rate_address), "group": Rates(rate_group)}
         self._turns = asyncio.Semaphore(CATCHING_UP_MAX)
         self._connections_max = connections_max
         self._runner: web.ServerRunner | None = None
         self._connections: Connections | None = None
         self.routes = [
-            Route("/healthz", {"GET": self._health}, "open"),
-            Route("/metrics", {"GET": self._metrics}, "open"),
-            Route("/openapi.json", {"GET": self._description}, "open"),
-            Route("/v1/key", {"GET": self._key}, "open"),
-            Route("/v1/groups", {"GET": self._groups}, "all"),
-            Route("/v1/groups/{group}/members", {"GET": self._members}),
-            Route("/v1/groups/{group}/events", {"GET": self._events}),
-            Route("/v1/groups/{group}/members/{lease}", {"PUT": self._put, "DELETE": self._drop}),
+            Route("/healthz", {"GET": self._health}, Right.NONE),
+            Route("/metrics", {"GET": self._metrics}, Right.NONE),
+            Route("/openapi.json", {"GET": self._description}, Right.NONE),
+            Route("/v1/key", {"GET": self._key}, Right.NONE),
+            Route("/v1/groups", {"GET": self._groups}, Right.READ),
+            Route("/v1/groups/{group}/members", {"GET": self._members}, Right.READ),
+            Route("/v1/groups/{group}/events", {"GET": self._events}, Right.READ),
+            Route("/v1/groups/{group}/members/{lease}", {"PUT": self._put, "DELETE": self._drop}, Right.JOIN),
             *Viewing(hub).routes(),
             *Certificates(hub).routes(),
             *Bans(hub).routes(),
@@ -108,7 +111,13 @@ class RegistryServer:
 
     async def _answer(self, request: web.BaseRequest) -> Answer:
         assert self._connections is not None
-        self._connections.spoke(request.protocol)
+        self._connections.asks(request.protocol)
+        try:
+            return await self._answer_or_say_why_not(request)
+        finally:
+            self._connections.was_answered(request.protocol)
+
+    async def _answer_or_say_why_not(self, request: web.BaseRequest) -> Answer:
         try:
             answer = await self._route(request)
         except Refused as refused:
@@ -130,6 +139,8 @@ class RegistryServer:
         return answer
 
     async def _route(self, request: web.BaseRequest) -> Answer:
+        self._slow_down("address", source_of(request.remote or ""))
+        self._check_host(request)
         for route in self.routes:
             if match := route.pattern.fullmatch(request.path):
                 break
@@ -140,12 +151,8 @@ class RegistryServer:
             allowed = ", ".join(route.methods)
             raise Refused(405, f"{route.path} knows {allowed}", {"Allow": allowed})
         parts = match.groupdict()
-        self._slow_down("address", request.remote or "")
-        group = "" if route.scope == "all" else parts.get("group", "")
-        if route.scope != "open" and not self.tokens.allow(request.headers.get("Authorization", ""), group):
-            self.hub.counts["refused_tokens"] += 1
-            why = "this wants the group's token: Authorization: Bearer TOKEN"
-            raise Refused(401, why, {"WWW-Authenticate": "Bearer"})
+        if route.right:
+            self._check_right(request, route.right, parts.get("group", ""))
         if not GROUP.fullmatch(parts.get("group", "a")):
             raise Refused(400, f"a group's name looks like {wire.GROUP}")
         if not LEASE.fullmatch(parts.get("lease", "a" * 16)):
@@ -153,6 +160,27 @@ class RegistryServer:
         if "group" in parts:
             self._slow_down("group", parts["group"])
         return await handler(request, parts)
+
+    def _check_host(self, request: web.BaseRequest) -> None:
+        host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
+        if not self.hosts.allow(host) or (origin is not None and self.hosts.is_elsewhere(origin, host)):
+            self.hub.counts["refused_hosts"] += 1
+            why = f"this registry is not called {host[:100]!r}, or a page of elsewhere asks. If it is: --host NAME"
+            raise Refused(421, why)
+
+    def _check_right(self, request: web.BaseRequest, wanted: Right, group: str) -> None:
+        right = self.tokens.right(request.headers.get("Authorization", ""), group)
+        if not right:
+            self.hub.counts["refused_tokens"] += 1
+            why = "this wants the group's token: Authorization: Bearer TOKEN"
+            raise Refused(401, why, {"WWW-Authenticate": "Bearer"})
+        assert self._connections is not None
+        self._connections.is_known(request.protocol)
+        if right < wanted:
+            self.hub.counts["refused_tokens"] += 1
+            raise Refused(
+                403, f"this token may {right.name.lower()}, and this wants one that may {wanted.name.lower()}"
+            )
 
     def _slow_down(self, what: str, key: str) -> None:
         wait_s = self._rates[what].wait_s(key, self.hub.now())

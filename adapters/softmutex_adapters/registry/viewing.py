@@ -29,6 +29,7 @@ from softmutex_adapters.registry.group import Group
 from softmutex_adapters.registry.hub import Hub
 from softmutex_adapters.registry.routes import Answer, Refused, Route, read_after, read_body, read_wait
 from softmutex_adapters.registry.scene import PACE_S, Scene
+from softmutex_adapters.registry.tokens import Right
 
 WAIT_MAX_S = 30.0
 GATHER_S = 0.1  # what changes at once is shown at once
@@ -74,9 +75,9 @@ class Viewing:
 
     def routes(self) -> list[Route]:
         return [
-            *(Route(path, {"GET": self._file}, "open") for path in FILES),
-            Route("/v1/groups/{group}/picture", {"GET": self._picture}),
-            Route("/v1/groups/{group}/members/{lease}/report", {"POST": self._report}),
+            *(Route(path, {"GET": self._file}, Right.NONE) for path in FILES),
+            Route("/v1/groups/{group}/picture", {"GET": self._picture}, Right.READ),
+            Route("/v1/groups/{group}/members/{lease}/report", {"POST": self._report}, Right.JOIN),
         ]
 
     # --- members ----------------------------------------------------------------------------------------------------
