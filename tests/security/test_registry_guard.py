@@ -149,7 +149,7 @@ async def test_one_address_without_a_token_does_not_hold_all_connections(
             held = [await asyncio.open_connection("127.0.0.1", registry.port) for _ in range(50)]
             for _, writer in held:
                 writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")  # it keeps them busy, too
-            await until(lambda: registry.server._connections.number <= 6, "the idlest go")
+            await until(lambda: registry.server.connections <= 6, "the idlest go")
             assert registry.hub.counts["connections_refused"] >= 45
             assert (await registry.call("GET", "/v1/groups/g/members", headers=bearer(READ)))[0] == 204
             assert not member.content.at_eof(), "who has shown a token is not crowded out"
@@ -163,7 +163,7 @@ async def test_strangers_of_many_addresses_crowd_out_each_other_and_no_member(
     monkeypatch.setattr(guard, "source_of", lambda address: object())  # each connection from an address of its own
     async with inside(tmp_path, tokens=Tokens(LINES), connections_max=5) as registry, stream(registry) as member:
         held = [await asyncio.open_connection("127.0.0.1", registry.port) for _ in range(50)]
-        await until(lambda: registry.server._connections.number <= 5, "the idlest go")
+        await until(lambda: registry.server.connections <= 5, "the idlest go")
         assert (await registry.call("GET", "/v1/groups/g/members", headers=bearer(READ)))[0] == 204
         assert not member.content.at_eof()
         for _, writer in held:
@@ -179,7 +179,7 @@ async def test_where_all_have_shown_tokens_the_one_that_rests_longest_goes_and_n
                 url = f"{registry.base}/v1/groups/g/members"
                 async with session.get(url, headers=bearer(READ)) as answer:
                     assert answer.status == 204
-                assert registry.server._connections.number <= 4
+                assert registry.server.connections <= 4
         assert not member.content.at_eof()
 
 

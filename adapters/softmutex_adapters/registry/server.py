@@ -98,6 +98,11 @@ class RegistryServer:
         await self._runner.setup()
         await web.SockSite(self._runner, bound, ssl_context=tls, backlog=4096).start()
 
+    @property
+    def connections(self) -> int:
+        """That are open."""
+        return self._connections.number if self._connections is not None else 0
+
     async def stop(self) -> None:
         """Takes nobody new, answers who waits, and closes the store."""
         if self._runner is not None:
@@ -269,8 +274,7 @@ class RegistryServer:
         return web.json_response(told, headers={"Cache-Control": "no-store"})
 
     async def _metrics(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
-        connections = self._connections.number if self._connections is not None else 0
-        text = render(self.hub, connections)
+        text = render(self.hub, self.connections)
         return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _description(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
