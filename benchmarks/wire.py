@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from softmutex.core.events import SECOND, Token
+from softmutex.core.events import SECOND, Escort, Token
 from softmutex.core.messages import Offer
 from softmutex.core.wire import Frame, decode, encode
 from softmutex.runtime.sealing import KeyRing, Sealer
@@ -26,7 +26,7 @@ LOOPS = 2000
 
 def token_frame() -> Frame:
     token = Token(3, 1_700_000_000 * SECOND, 2**52 + 5, 1000, 0, (), 2**63 + 7, b"c" * 25)
-    return Frame(PEER, ME, "nightly-ftp", Offer(2**63 + 1, token._replace(watch=(PEER, ME)), early=True))
+    return Frame(PEER, ME, "nightly-ftp", Offer(2**63 + 1, token._replace(escort=Escort((PEER, ME))), early=True))
 
 
 def things_to_measure() -> dict[str, Callable[[], object]]:

@@ -3,6 +3,8 @@
     udp://0.0.0.0:9431  --scheme-->  entry point `udp` of the group `softmutex.transports`  --from_url-->  a transport
     "wandering"         --name---->  entry point `wandering` of `softmutex.algorithms`      ------------>  a class
 
+An algorithm brings its messages along: whoever loads one (`algorithm`) teaches the wire what it says.
+
 The naive way, importing adapters by hand where they are needed, makes third parties second class and the import of this
 library slow. So nothing is looked up before the first node opens, and nothing is imported that is not used.
 
@@ -15,11 +17,13 @@ An instance is accepted wherever a URL is. A package registers its own in `pypro
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from softmutex.core import wire
 from softmutex.core.errors import ConfigError
 from softmutex.core.machine import Algorithm
 from softmutex.ports import Membership, Observer, Transport
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 P = TypeVar("P")
+
+log = logging.getLogger("softmutex")
 
 
 class Role(StrEnum):
@@ -73,7 +79,27 @@ def membership(what: str | Membership) -> Membership:
 
 
 def algorithm(what: str | type[Algorithm]) -> type[Algorithm]:
-    return cast("type[Algorithm]", load(Role.ALGORITHM, what) if isinstance(what, str) else what)
+    machine = load(Role.ALGORITHM, what) if isinstance(what, str) else what
+    if not (isinstance(machine, type) and issubclass(machine, Algorithm)):
+        raise ConfigError(
+            f"algorithm={what!r} is {machine!r}, which is no algorithm. Name one of {_names(Role.ALGORITHM)}, or give "
+            "a class derived from softmutex.core.machine.Algorithm."
+        )
+    wire.learn(machine.name, machine.messages)
+    return machine
+
+
+@cache
+def load_all_algorithms() -> None:
+    """So that the messages of each are known: a peer may use one that nobody here has asked for."""
+    for name in installed(Role.ALGORITHM):
+        try:
+            algorithm(name)
+        except Exception as error:  # one that is broken must not make the others unknown
+            log.warning("the algorithm %r is installed and cannot be used: %s", name, error)
+
+
+wire.when_unknown(load_all_algorithms)
 
 
 def observers(what: Iterable[str | Observer]) -> list[Observer]:

@@ -8,14 +8,19 @@ fixed by IEEE 754, so this logarithm is made of them.
 from __future__ import annotations
 
 from math import frexp
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from softmutex.core.events import Duration
-    from softmutex.core.machine import Rng
 
 LN_2: Final = 0.6931471805599453
 SQRT_HALF: Final = 0.7071067811865476
+
+
+class Rng(Protocol):
+    """The one source of randomness: `random.Random().random` keeps its sequence for ever, its other methods do not."""
+
+    def random(self) -> float: ...
 
 
 def natural_log(x: float) -> float:

@@ -54,6 +54,14 @@ class Ticket(NamedTuple):
     request: RequestId
 
 
+class Escort(NamedTuple):
+    """What the wandering token alone takes along; other algorithms leave it as it is."""
+
+    watch: Annotated[tuple[NodeId, ...], "<=2"] = ()  # who watches over it
+    unseen: Duration = 0  # how long they have not heard of it
+    more: Annotated[bool, "flag"] = False  # more wait than the queue tells: ask the first watcher
+
+
 class Token(NamedTuple):
     """The right to run A, as it wanders. `key` orders rivals of one epoch: the older one wins (lower precedes)."""
 
@@ -65,9 +73,7 @@ class Token(NamedTuple):
     queue: Annotated[tuple[Ticket, ...], "<=32"] = ()  # who waits, first come first served
     settings: U64 = 0  # fingerprint of the group's settings
     baggage: Annotated[bytes, "<=64"] = b""  # opaque to the core: the trace context of the last hold
-    watch: Annotated[tuple[NodeId, ...], "<=2"] = ()  # who watches over it (wandering)
-    unseen: Duration = 0  # how long they have not heard of it (wandering)
-    more: Annotated[bool, "flag"] = False  # more wait than `queue` tells: ask the first watcher (wandering)
+    escort: Escort = Escort()
 
     @property
     def key(self) -> tuple[Instant, int]:
@@ -177,12 +183,35 @@ class CancelTimer(NamedTuple):
     timer: TimerName
 
 
+class Right(NamedTuple):
+    """What a grant rests on, where there is a thing that stands for the right to run A: mostly one token."""
+
+    slot: Count
+    epoch: U64
+    id: U64
+    hop: U64
+
+
 class Grant(NamedTuple):
-    """Request `request` may run A now, until `Released`. `alone` is False where the machine knows of another holder."""
+    """Request `request` may run A now, until `Released`. `alone` is False where the machine knows of another holder.
+
+    The application is told `epoch` and `hop`, and its observers `baggage`: what `Released` brought the last time, if it
+    came this way. An algorithm of permissions has none of the three, or counts them itself. `rights` is for those who
+    watch: (epoch, hop) of one slot grows from grant to grant, and no two holders have the same right.
+    """
 
     request: RequestId
-    token: Token
+    epoch: U64 = 0
+    hop: U64 = 0
+    baggage: bytes = b""
     alone: bool = True
+    rights: tuple[Right, ...] = ()  # one for each slot that it takes; empty where nothing stands for a right
+
+    @classmethod
+    def by(cls, token: Token, request: RequestId, alone: bool = True) -> Grant:
+        """A grant that rests on one token."""
+        epoch, _, id, hop, slot, _, _, baggage, *_ = token
+        return cls(request, epoch, hop, baggage, alone, (Right(slot, epoch, id, hop),))
 
 
 class LostReason(StrEnum):

@@ -62,6 +62,7 @@ from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from softmutex.core.at_once import OWED, STANDING, AtOnce
 from softmutex.core.attempts import Outgoing, Promise, Settled, Stage
+from softmutex.core.chance import Rng
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     NOBODY,
@@ -78,7 +79,6 @@ from softmutex.core.events import (
     TimerName,
     Token,
 )
-from softmutex.core.machine import Rng
 from softmutex.core.messages import Accept, Ask, Commit, Done, Message, Offer, Refuse, Void, Withdraw
 from softmutex.core.patience import Patience
 

@@ -21,18 +21,21 @@ A4  Its state is bounded whatever others send.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-from softmutex.core.events import NOBODY, Effect, Event, Instant, NodeId, Token
-from softmutex.core.timing import Timing
+from softmutex.core import options
+from softmutex.core.chance import Rng
+from softmutex.core.errors import ConfigError
+from softmutex.core.events import NOBODY, U64, Effect, Event, Instant, NodeId, Token
+from softmutex.core.handover import Passing
+from softmutex.core.laws import IN_ANY_WEATHER, Law, Weather
+from softmutex.core.messages import Message
+from softmutex.core.timing import Pace, Timing
 
-
-class Rng(Protocol):
-    """The one source of randomness: `random.Random().random` keeps its sequence for ever, its other methods do not."""
-
-    def random(self) -> float: ...
+WhenIsolated: TypeAlias = Literal["wait", "proceed", "raise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,11 @@ class Setup:
     members: Sequence[NodeId]
     rng: Rng
     timing: Timing = field(default_factory=Timing)
-    options: dict[str, Any] = field(default_factory=dict)  # the algorithm's own switches, checked by it
+    options: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's own switches, as the user wrote them
+    slots: int = 1  # how many may run A at once
+    when_isolated: WhenIsolated = "wait"  # where too few members answer to know anything
+    place: U64 = 0  # a number that all members make of the mutex's name: spreads whatever is chosen by it
+    instant: bool = False  # the papers' own world: each message arrives at once, once
 
 
 class View(NamedTuple):
@@ -58,16 +65,54 @@ class View(NamedTuple):
     state: str = ""  # one word for a person
 
 
-class Algorithm(Protocol):
-    """One mutex on one node. Constructed as `SomeAlgorithm(setup)`; refuses impossible settings with `ConfigError`."""
+class Algorithm(ABC):
+    """One mutex on one node, and all that is the algorithm's own. Derive from it.
 
-    name: ClassVar[str]
+    Constructed as `SomeAlgorithm(setup)`; refuses impossible settings with `ConfigError`.
+    """
 
+    __slots__ = ()
+
+    name: ClassVar[str]  # under which it is registered in the entry points `softmutex.algorithms`
+    Options: ClassVar[type[options.Options]] = options.Options  # its switches, see `core/options.py`
+    messages: ClassVar[Mapping[int, type[Message]]] = {}  # number on the wire -> class, see `core/messages.py`
+    laws: ClassVar[Mapping[Law, Weather]] = IN_ANY_WEATHER  # what it claims, see `core/laws.py`
+    pace: ClassVar[Pace] = Pace()  # how its time constants follow from what the user states
+    slots_most: ClassVar[int] = 1
+    needs_every_member: ClassVar[bool] = False  # grants nothing while a member does not answer, and must know them all
+
+    @abstractmethod
     def __init__(self, setup: Setup) -> None: ...
 
+    @abstractmethod
     def handle(self, event: Event, now: Instant) -> Sequence[Effect]: ...
 
+    @abstractmethod
     def view(self) -> View: ...
+
+    def may_take_again(self) -> bool:
+        """Whether this node could be granted once more without a message, so that others should be heard first."""
+        return True
+
+    @classmethod
+    def passing(cls, setup: Setup) -> Passing:
+        """How tokens change hands, for those who follow them (`handover.py`)."""
+        return Passing.FOUR_WAY
+
+    @classmethod
+    def holds_of_one_node(cls, options: Mapping[str, Any]) -> int:
+        """How many requests of one node may run A at once, with these switches."""
+        return 1
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """What every machine would refuse alike."""
+        if not 1 <= setup.slots <= cls.slots_most:
+            most = f"at most {cls.slots_most}" if cls.slots_most > 1 else "one"
+            raise ConfigError(
+                f"the algorithm {cls.name!r} has {most} slot{'s' * (cls.slots_most > 1)}, and slots is {setup.slots}. "
+                "Use fewer, or algorithm 'wandering'."
+            )
 
 
 def pick_other(members: Sequence[NodeId], me: NodeId, rng: Rng) -> NodeId:

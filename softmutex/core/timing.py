@@ -5,12 +5,13 @@ The rest follows, unless it is given: a group whose constants are typed in by ha
 timers that expire while the token is on its way, and then makes tokens faster than it can discard them.
 
     min       op * nodes_max / 2       half the time in which everybody had its turn once (seed 001, section 2)
-    max       3 * min                  seed 000, table 2; random-access: 1.5 * min (seed 000, section 2)
+    max       3 * min                  seed 000, table 2
     generate  min * nodes_max          mean of the random part of the sandwich time-out (seed 001's gamma)
-    skip      op / 40                  seed 001's 0.1 s for 4 s; adaptive: op / 4 (seed 000's 1 for 4)
+    skip      op / 40                  seed 001's 0.1 s for 4 s
     kload     op * nodes / min         seed 000, section 3: above 1 the group wants more than the resource has
 
-Seconds outside, integer nanoseconds inside.
+Where an algorithm's paper has other proportions, the algorithm says so (`Pace`). Seconds outside, integer nanoseconds
+inside.
 
 T1  0 < skip <= op, 0 <= min <= max, nothing infinite or NaN, nodes_max >= 2: refused where it is stated.
 T2  The constants depend on what is stated and on the algorithm, never on who is there: all members compute the same.
@@ -20,16 +21,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import Duration, from_seconds, to_seconds
 
-SKIPS_PER_OP: Final = {"adaptive": 4}
-SKIPS_PER_OP_ELSE: Final = 40
-MAX_PER_MIN: Final = {"random-access": 1.5}
-MAX_PER_MIN_ELSE: Final = 3.0
-WITHOUT_PAUSE: Final = frozenset({"adaptive", "sandwich"})  # their rules measure everything in units of min
+
+class Pace(NamedTuple):
+    """What an algorithm makes of what is stated, where its paper says otherwise."""
+
+    skips_per_op: int = 40
+    max_per_min: float = 3.0
+    needs_pause: bool = False  # its rules measure everything in units of min: it cannot be 0
 
 
 class Constants(NamedTuple):
@@ -76,18 +79,18 @@ class Timing:
                 "would be missed before it may be used again. Give a larger max_interval"
             )
 
-    def constants(self, algorithm: str) -> Constants:
+    def constants(self, pace: Pace = Pace()) -> Constants:  # noqa: B008 (it is frozen)
         """All time constants for one algorithm; what was not stated follows from its paper."""
-        if algorithm in WITHOUT_PAUSE and self.min_interval == 0:
+        if pace.needs_pause and self.min_interval == 0:
             raise ConfigError(
-                f"min_interval is 0, and {algorithm!r} tells a spurious token by what happened within min_interval: "
+                "min_interval is 0, and this algorithm tells a spurious token by what happened within min_interval: "
                 "give one above 0, or leave it out"
             )
-        skip = self.op / SKIPS_PER_OP.get(algorithm, SKIPS_PER_OP_ELSE) if self.skip is None else self.skip
+        skip = self.op / pace.skips_per_op if self.skip is None else self.skip
         shortest = self.op * self.nodes_max / 2 if self.min_interval is None else self.min_interval
         longest = self.max_interval
         if longest is None:
-            longest = shortest * MAX_PER_MIN.get(algorithm, MAX_PER_MIN_ELSE)
+            longest = shortest * pace.max_per_min
         elif longest < shortest:
             raise ConfigError(
                 f"max_interval ({longest:g} s) is below the min_interval of {shortest:g} s that follows from op and "
@@ -101,9 +104,9 @@ class Timing:
             generate_ns=from_seconds(shortest * self.nodes_max),
         )
 
-    def kload(self, nodes: int, algorithm: str = "adaptive") -> float:
+    def kload(self, nodes: int) -> float:
         """How loaded `nodes` nodes make the resource, if each runs A as often as it may: above 1 is overload."""
-        shortest = self.constants(algorithm).min_ns
+        shortest = self.constants().min_ns
         return from_seconds(self.op) * nodes / shortest if shortest else math.inf
 
 

@@ -19,7 +19,7 @@ or signed. Here a frame has one spelling, every part has a bound, and whatever e
                      a signature precede the body (`runtime/identity.py`).
     receiver         the node that is meant, or 0: whoever gets it (greetings).
     mutex            its name in UTF-8, at most 64 bytes; empty: the message concerns the node as a whole.
-    kind, fields     which message (`KINDS` in `messages.py`), then its fields in order of declaration.
+    kind, fields     which message (`kinds`), then its fields in order of declaration.
 
 How a field is written:
 
@@ -33,8 +33,12 @@ How a field is written:
 W1  Total: `decode` gives a `Frame` or raises `BadFrame`, for any bytes, in bounded time.
 W2  Canonical: `encode(decode(b)) == b` for all `b` that are accepted, and `decode(encode(f)) == f` for all that fit.
 W3  Bounded: no frame is over 1,400 bytes, which passes every common path unfragmented. The bounds of the declarations
-    add up to less, or this module refuses to be imported: no machine can get into a state that it cannot send.
+    add up to less, or `learn` refuses them: no machine can get into a state that it cannot send.
 W4  Nothing may follow the last field: a longer frame is a mistake, not an extension. Extensions change the version.
+W5  One number, one message, in the whole process: whoever brings a second one for a number is told whose it is.
+
+Which messages there are is what `messages.py` declares, and what each algorithm does that was loaded (`learn`). Others
+may be installed without having been needed yet: the first frame of an unknown kind has them loaded (`when_unknown`).
 
 `tests/wire/vectors.json` has every kind in bytes and in values, and bytes that must be refused.
 """
@@ -42,12 +46,13 @@ W4  Nothing may follow the last field: a longer frame is a mistake, not an exten
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from softmutex.core.codec import MISFITS, Read, WireType, Write, explain, record
-from softmutex.core.errors import BadFrame, SoftMutexError
+from softmutex.core.errors import BadFrame, ConfigError, SoftMutexError
 from softmutex.core.events import NodeId
-from softmutex.core.messages import KINDS, Message
+from softmutex.core.messages import HANDOVER, OF_ALGORITHMS, OF_NODE, Message, name_of
 from softmutex.core.unrolled import BROKEN, unroll
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -91,29 +96,88 @@ class UnfitForWire(SoftMutexError, ValueError):
 
 class _Kind(NamedTuple):
     name: str
-    number: bytes
+    number: int
+    byte: bytes
+    owner: str  # whose message it is, for a person
     wire_type: WireType
     write: Write
     read: Read
 
 
-def _kinds() -> dict[int, _Kind]:
-    room = MAX_FRAME - TAG_SIZE - SMALLEST - MAX_MUTEX
-    kinds: dict[int, _Kind] = {}
-    for number, (name, cls) in KINDS.items():
+_BY_NUMBER: dict[int, _Kind] = {}
+_BY_CLASS: dict[type[Message], _Kind] = {}
+_ROOM = MAX_FRAME - TAG_SIZE - SMALLEST - MAX_MUTEX
+
+
+def learn(algorithm: str, messages: Mapping[int, type[Message]]) -> None:
+    """The messages of an algorithm, by their numbers. To learn the same ones again changes nothing."""
+    for number, cls in messages.items():
+        known = _BY_NUMBER.get(number)
+        if known is not None and known.wire_type.cls is cls:
+            continue
+        if not any(number in numbers for numbers in OF_ALGORITHMS):
+            raise ConfigError(
+                f"the algorithm {algorithm!r} gives its message {cls.__name__} the number {number}, which is "
+                f"{f'that of {known.name}, {known.owner}' if known else 'not for algorithms'}. Take free ones from "
+                f"{' or '.join(f'{numbers[0]} to {numbers[-1]}' for numbers in OF_ALGORITHMS)}."
+            )
+        _learn(f"of the algorithm {algorithm!r}", number, cls)
+
+
+def _learn(owner: str, number: int, cls: type[Message]) -> None:
+    name = name_of(cls)
+    for known in (_BY_NUMBER.get(number), _BY_CLASS.get(cls)):
+        if known is not None:
+            raise ConfigError(
+                f"{name} {owner} ({cls.__module__}) has the number {number}, and {known.name} {known.owner} "
+                f"({known.wire_type.cls and known.wire_type.cls.__module__}) has the number {known.number}: a number "
+                "belongs to one message, and a message to one number. Give it a range that is nobody else's."
+            )
+    try:
         wire_type = record(cls)
-        if not 0 < number < 256:
-            raise TypeError(f"{name} has the number {number} in KINDS. Take a free one from 1 to 255.")
-        if any(cls is other.wire_type.cls for other in kinds.values()):
-            raise TypeError(f"{cls.__name__} has two numbers in KINDS: which would be sent? Remove one.")
-        if wire_type.largest > room:
-            raise TypeError(f"{name} may take {wire_type.largest} bytes, {room} fit a frame. Lower a bound in it.")
-        kinds[number] = _Kind(name, bytes([number]), wire_type, *unroll(wire_type))
-    return kinds
+    except (TypeError, NameError, AttributeError) as error:
+        raise ConfigError(f"{name} {owner} cannot travel: {error}") from error
+    if wire_type.largest > _ROOM:
+        raise ConfigError(
+            f"{name} {owner} may take {wire_type.largest} bytes, {_ROOM} fit a frame. Lower a bound in it."
+        )
+    kind = _Kind(name, number, bytes([number]), owner, wire_type, *unroll(wire_type))
+    _BY_NUMBER[number] = _BY_CLASS[cls] = kind
 
 
-_BY_NUMBER = _kinds()
-_BY_CLASS = {cls: _BY_NUMBER[number] for number, (_, cls) in KINDS.items()}
+for _number, _cls in {**HANDOVER, **OF_NODE}.items():
+    _learn("of the hand-over" if _number in HANDOVER else "of the node", _number, _cls)
+
+
+def kinds() -> dict[int, type[Message]]:
+    """Every message that is known by now, by its number."""
+    return {kind.number: cls for cls, kind in sorted(_BY_CLASS.items(), key=lambda item: item[1].number)}
+
+
+def number_of(cls: type[Message]) -> int | None:
+    kind = _BY_CLASS.get(cls)
+    return None if kind is None else kind.number
+
+
+def _nobody() -> None:
+    """Nobody else knows more messages."""
+
+
+_load_more: Callable[[], object] = _nobody
+
+
+def when_unknown(load: Callable[[], object]) -> None:
+    """`load` is called when a frame of an unknown kind arrives, each time: it lets all learn that can be learnt."""
+    global _load_more
+    _load_more = load
+
+
+def _late(number: int) -> _Kind:
+    if any(number in numbers for numbers in OF_ALGORITHMS):
+        _load_more()
+    if number not in _BY_NUMBER:
+        raise BadFrame(f"a message of unknown kind {number}")
+    return _BY_NUMBER[number]
 
 
 # --- whole frames, unsealed -----------------------------------------------------------------------------------------
@@ -176,7 +240,7 @@ def write_body(frame: Frame) -> bytes:
     try:
         name = mutex.encode()
         kind = _BY_CLASS[type(message)]
-        body = b"".join((_ADDRESS.pack(receiver, len(name)), name, kind.number, kind.write(message)))
+        body = b"".join((_ADDRESS.pack(receiver, len(name)), name, kind.byte, kind.write(message)))
     except MISFITS:
         raise UnfitForWire(_misfit(frame)) from None
     if len(name) > MAX_MUTEX:
@@ -187,7 +251,7 @@ def write_body(frame: Frame) -> bytes:
 def _misfit(frame: Frame) -> str:
     kind = _BY_CLASS.get(type(frame.message))
     if kind is None:
-        return f"{type(frame.message).__name__} is no message: it has no number in KINDS of core/messages.py."
+        return f"{type(frame.message).__name__} is no message: no algorithm that is known here declares it."
     try:
         kind.write(frame.message)
     except MISFITS:
@@ -212,9 +276,7 @@ def read_body(sender: NodeId, data: bytes, at: int = 0) -> Frame:
         raise BadFrame("cut off before the kind of its message") from None
     except UnicodeDecodeError:
         raise BadFrame("a mutex name that is not UTF-8") from None
-    if number not in _BY_NUMBER:
-        raise BadFrame(f"a message of unknown kind {number}")
-    kind = _BY_NUMBER[number]
+    kind = _BY_NUMBER.get(number) or _late(number)
     try:
         message, end = kind.read(data, at + 1)
     except BROKEN:

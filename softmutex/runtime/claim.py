@@ -17,11 +17,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from softmutex.core.errors import SoftMutexError
-from softmutex.core.events import Instant, LostReason, RequestId, Token
+from softmutex.core.events import Grant, Instant, LostReason, RequestId
 from softmutex.runtime.terms import Policy
 
 if TYPE_CHECKING:
     from softmutex.runtime.seat import Seat
+
+
+NOT_YET = Grant(0)  # what is told of a claim that was never granted
 
 
 class Stage(Enum):
@@ -43,10 +46,10 @@ class Listener(Protocol):
 
 class Claim:
     __slots__ = (
-        "alone",
         "asked_at",
         "deadline",
         "error",
+        "grant",
         "granted_at",
         "listener",
         "peers",
@@ -55,7 +58,6 @@ class Claim:
         "seat",
         "stage",
         "timeout_s",
-        "token",
     )
 
     def __init__(self, listener: Listener, policy: Policy, timeout_s: float | None) -> None:
@@ -68,8 +70,7 @@ class Claim:
         self.asked_at: Instant = 0
         self.granted_at: Instant = 0
         self.deadline: Instant | None = None  # when the hold overruns, unless touched before
-        self.token: Token | None = None
-        self.alone = True
+        self.grant = NOT_YET
         self.peers = 0  # how many others were known at the grant
         self.error: SoftMutexError | None = None
 

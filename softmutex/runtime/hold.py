@@ -47,14 +47,12 @@ class Told:
     @property
     def epoch(self) -> int:
         """The generation of the token. It orders holds of different generations; it is not a fence."""
-        token = self._claim.token
-        return token.epoch if token else 0
+        return self._claim.grant.epoch
 
     @property
     def hop(self) -> int:
         """How often the token had been passed on: with `epoch`, it grows from hold to hold."""
-        token = self._claim.token
-        return token.hop if token else 0
+        return self._claim.grant.hop
 
     @property
     def waited(self) -> float:

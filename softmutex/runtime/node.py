@@ -51,8 +51,8 @@ from softmutex.core.events import (
     Slept,
     Suspect,
 )
-from softmutex.core.machine import Setup
-from softmutex.core.messages import KINDS, Message
+from softmutex.core.machine import Setup, WhenIsolated
+from softmutex.core.messages import OF_NODE, Message, name_of
 from softmutex.core.wire import Frame
 from softmutex.ports import Closed, Datagram, Member, Observation
 from softmutex.runtime import forks, keys
@@ -75,9 +75,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("softmutex")
 
-NODE_KINDS = range(48, 64)
-KIND_OF = {cls: name for name, cls in KINDS.values()}
-OF_NODE = frozenset(cls for number, (_, cls) in KINDS.items() if number in NODE_KINDS)
+FOR_THE_NODE = frozenset(OF_NODE.values())
 SEATS_MAX = 4096
 SAID_MAX = 1000  # different warnings; what comes later is counted only
 NOT_UNDERSTOOD = ("unknown_key", "forged", "not_sealed", "sealed")  # of a member: another key, or another group
@@ -240,7 +238,7 @@ class Life:
             return
         sender, receiver, mutex, message = frame
         kind = type(message)
-        if kind in OF_NODE:
+        if kind in FOR_THE_NODE:
             if not self.said_bye:
                 self._take_for_node(sender, mutex, message, source, to_me=bool(receiver))
         elif not receiver or (peer := self.peers.heard(sender, source)) is None:
@@ -252,7 +250,7 @@ class Life:
                 self.founding.keep(mutex, event)
             else:
                 seat.heard_at = peer.heard_at
-                name = KIND_OF[kind]
+                name = name_of(kind)
                 seat.counts.received[name] = seat.counts.received.get(name, 0) + 1
                 if name in self.observers.of_messages:
                     self.tell_observers(mutex, "message_received", {"kind": name})
@@ -316,7 +314,7 @@ class Life:
     def perform(self, seat: Seat, effect: Effect) -> None:
         match effect:
             case Send(to, message):
-                kind = KIND_OF[type(message)]
+                kind = name_of(type(message))
                 seat.counts.sent[kind] = seat.counts.sent.get(kind, 0) + 1
                 if kind in self.observers.of_messages:
                     self.tell_observers(seat.name, "message_sent", {"kind": kind})
@@ -325,8 +323,8 @@ class Life:
                 self.timers.set((seat, timer), at, seat.fired, timer)
             case CancelTimer(timer):
                 self.timers.cancel((seat, timer))
-            case Grant(request, token, alone):
-                seat.grant(request, token, alone)
+            case Grant():
+                seat.grant(effect)
             case Lose(request, reason):
                 seat.lose(request, reason)
             case Note():
@@ -400,21 +398,20 @@ class Life:
             self.founding.check(seat, plan.terms)
         return seat
 
-    def make_seat(self, name: str, terms: Terms, when_isolated: str = "wait") -> Seat:
+    def make_seat(self, name: str, terms: Terms, when_isolated: WhenIsolated = "wait") -> Seat:
         if len(self.seats) >= SEATS_MAX:
             raise ConfigError(f"this node takes part in {SEATS_MAX} mutexes already, which is the limit of a node.")
-        options = terms.machine_options()
-        machine_class = terms.machine_class()
-        accepted = getattr(machine_class, "options", ())
-        if "when_isolated" in accepted:
-            options["when_isolated"] = when_isolated
-        if "spot" in accepted:
-            options["spot"] = keys.place_of(name)
-        if "slots" in accepted:
-            options["slots"] = terms.slots
-        elif terms.slots > 1:
-            raise ConfigError(f"the algorithm {terms.algorithm!r} has one slot only, and slots is {terms.slots}.")
-        machine = machine_class(Setup(self.id, self.members, self.rng, terms.timing, options))
+        setup = Setup(
+            self.id,
+            self.members,
+            self.rng,
+            terms.timing,
+            terms.machine_options(),
+            terms.slots,
+            when_isolated,
+            place=keys.place_of(name),
+        )
+        machine = terms.machine_class()(setup)
         seat = self.seats[name] = Seat(self, name, terms, machine)
         return seat
 

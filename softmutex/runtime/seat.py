@@ -23,6 +23,7 @@ from softmutex.core.events import (
     Event,
     FactKind,
     Fired,
+    Grant,
     Instant,
     LostReason,
     Note,
@@ -30,7 +31,6 @@ from softmutex.core.events import (
     Requested,
     RequestId,
     TimerName,
-    Token,
     Withdrawn,
     from_seconds,
     to_seconds,
@@ -133,12 +133,12 @@ class Seat:
         if claim.deadline is not None:
             self.life.timers.cancel((self, "overrun", claim.request))
         self.held.add(self.life.now() - claim.granted_at)
-        came_with_it = claim.token.baggage if claim.token else b""
-        self.life.handle(self, Released(claim.request, baggage or came_with_it))
+        self.life.handle(self, Released(claim.request, baggage or claim.grant.baggage))
 
     # --- what the machine answers -----------------------------------------------------------------------------------
 
-    def grant(self, request: RequestId, token: Token, alone: bool) -> None:
+    def grant(self, grant: Grant) -> None:
+        request = grant.request
         claim = self.waiting.pop(request, None)
         if claim is None:  # never by a machine that keeps A2; the token must not stay here for nobody
             self.backlog.append(Released(request))
@@ -147,8 +147,7 @@ class Seat:
         if claim.timeout_s is not None:
             life.timers.cancel((self, "limit", request))
         claim.stage = Stage.HELD
-        claim.token = token
-        claim.alone = alone
+        claim.grant = grant
         claim.peers = len(life.members) - 1
         claim.granted_at = now = life.now()
         self.holding[request] = claim
@@ -158,7 +157,7 @@ class Seat:
             claim.deadline = now + claim.policy.max_hold
             life.timers.set((self, "overrun", request), claim.deadline, self.overrun, claim)
         claim.listener._settled()
-        if not alone:
+        if not grant.alone:
             self.lose(request, LostReason.OVERLAP)
 
     def lose(self, request: RequestId, reason: LostReason) -> None:

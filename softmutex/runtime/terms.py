@@ -17,7 +17,7 @@ from typing import Any
 
 from softmutex import plugins
 from softmutex.core.events import Duration, from_seconds, to_seconds
-from softmutex.core.machine import Algorithm
+from softmutex.core.machine import Algorithm, WhenIsolated
 from softmutex.core.messages import Description, Standing
 from softmutex.core.timing import Timing
 from softmutex.runtime.config import Settings
@@ -67,10 +67,10 @@ class Terms:
         return self.machine or plugins.algorithm(self.algorithm)
 
     def machine_options(self) -> dict[str, Any]:
-        options = dict(json.loads(self.options)) if self.options else {}
-        if self.slots != 1:
-            options["slots"] = self.slots
-        return options
+        return dict(json.loads(self.options)) if self.options else {}
+
+    def holds_of_one_node(self) -> int:
+        return self.machine_class().holds_of_one_node(self.machine_options())
 
 
 def times(timing: Timing) -> tuple[Duration, int, Duration | None, Duration | None, Duration | None]:
@@ -92,7 +92,7 @@ class Policy:
     max_hold: Duration | None = None
     on_overrun: str | Callable[..., Any] = "warn"
     on_lost: str | Callable[..., Any] = "continue"
-    when_isolated: str = "wait"
+    when_isolated: WhenIsolated = "wait"
 
 
 @dataclass(frozen=True, slots=True)

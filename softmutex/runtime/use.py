@@ -52,7 +52,7 @@ class Host(Protocol):
 
 
 class Use:
-    __slots__ = ("application", "direct", "each", "host", "life", "plan", "resource")
+    __slots__ = ("application", "direct", "host", "life", "plan", "resource")
 
     def __init__(self, host: Host, life: Life, plan: Plan, application: asyncio.AbstractEventLoop | None) -> None:
         """`application`: the loop that it lives on; None where it is a thread without one."""
@@ -61,8 +61,12 @@ class Use:
         self.plan = plan
         self.application = application
         self.direct = application is life.loop
-        self.each = int(plan.terms.machine_options().get("each", 1))
         self.resource: Hashable = (*life.where, plan.name)
+
+    @property
+    def each(self) -> int:
+        """How many holds one node may have at once."""
+        return self.plan.terms.holds_of_one_node()
 
     # --- there and back ---------------------------------------------------------------------------------------------
 
@@ -141,15 +145,15 @@ class Use:
         waited_s = (life.now() - claim.asked_at) / SECOND
         values: dict[str, float | int | str] = {"claim": id(claim), "outcome": outcome, "seconds": waited_s}
         life.observers.notice(Observation(self.plan.name, life.id, "wait_ended", values))
-        if outcome == "granted" and claim.token is not None:
-            token = claim.token
+        if outcome == "granted":
+            grant = claim.grant
             begun: dict[str, float | int | str] = {
                 "claim": id(claim),
                 "request": claim.request,
                 "algorithm": self.plan.terms.algorithm,
-                "epoch": token.epoch,
-                "hop": token.hop,
-                "baggage": token.baggage.hex(),
+                "epoch": grant.epoch,
+                "hop": grant.hop,
+                "baggage": grant.baggage.hex(),
             }
             life.observers.notice(Observation(self.plan.name, life.id, "hold_started", begun))
 

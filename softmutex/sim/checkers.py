@@ -22,18 +22,17 @@ there has to compare two clocks by messages, and no message can tell more.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from softmutex.core.events import SECOND, FactKind, Instant, NodeId, Note, Token, to_seconds
+from softmutex.core.events import SECOND, FactKind, Instant, NodeId, Note, Right, Token, to_seconds
+from softmutex.core.laws import Law
 from softmutex.sim.tally import EPOCH
 
 if TYPE_CHECKING:
     from softmutex.sim.node import Running, SimNode
     from softmutex.sim.world import World
 
-LAWS = ("effects", "requests", "tokens", "order", "overlap", "evidence")
-OF_THE_PAPERS = ("effects", "requests")  # their overlaps are a part of the algorithm
-CLAIMED = dict.fromkeys(("adaptive", "sandwich", "random-access"), OF_THE_PAPERS)
 TIME_TO_TELL = 10 * SECOND  # for two who hear each other again
 NOT_YET: Instant = 1 << 63
 KEPT = 20  # violations that are remembered with their text; the others are counted
@@ -49,7 +48,7 @@ class Violation(NamedTuple):
         return f"law of {self.law} broken at {self.at_s:.6f} s by node {self.node}: {self.what}"
 
 
-def short(token: Token | None) -> str:
+def short(token: Token | Right | None) -> str:
     return "no token" if token is None else f"token {token.id:x} of slot {token.slot} ({token.epoch}, {token.hop})"
 
 
@@ -66,8 +65,14 @@ class Overlap:
         self.severed = severed
 
 
+def _are_rivals(old: Running, new: Running) -> bool:
+    """Whether they rest on different tokens."""
+    ids = {right.id for right in old.rights}
+    return bool(new.rights) and bool(ids) and ids.isdisjoint(right.id for right in new.rights)
+
+
 class Laws:
-    def __init__(self, world: World, names: tuple[str, ...]) -> None:
+    def __init__(self, world: World, names: Sequence[str]) -> None:
         self.violations: list[Violation] = []
         self.count = 0
         self.untold = 0
@@ -76,8 +81,8 @@ class Laws:
         self._world = world
         self._names = frozenset(names)
         self._slots = world.scenario.slots
-        self._ordered = "order" in names
-        self._exclusive = "overlap" in names or "evidence" in names
+        self._ordered = Law.ORDER in names
+        self._exclusive = Law.OVERLAP in names or Law.EVIDENCE in names
         self._grace = round(world.scenario.grace_s * SECOND)
         self._disturbed_at: Instant | None = None if world.scenario.founders == 1 else EPOCH
         self._vague = round(2 * world.scenario.delay_s * (1 + world.scenario.jitter) * SECOND)  # a round trip
@@ -90,14 +95,14 @@ class Laws:
         self._overlap_until: dict[NodeId, Instant] = {}  # node -> when its last overlapped run of A ended, or will
         self._noted: dict[NodeId, Instant] = {}  # node -> when it last told of an overlap
 
-    def broken(self, law: str, at: Instant, node: NodeId, what: str) -> None:
+    def broken(self, law: Law, at: Instant, node: NodeId, what: str) -> None:
         if law in self._names:
             self.count += 1
             if len(self.violations) < KEPT:
                 self.violations.append(Violation(law, to_seconds(at - EPOCH), node, what))
 
     def illegal(self, at: Instant, node: NodeId, what: str) -> None:
-        self.broken("effects", at, node, what)
+        self.broken(Law.EFFECTS, at, node, what)
 
     # --- disturbances ------------------------------------------------------------------------------------------------
 
@@ -124,25 +129,27 @@ class Laws:
     def granted(self, at: Instant, new: Running, others: list[Running]) -> None:
         if len(others) >= self._slots:
             self._overlap(at, new, others)
-        token = new.token
         for ended_at, old in self._over:
-            if old.token.id != token.id and old.node != new.node and at - ended_at < self._vague:
+            if _are_rivals(old, new) and old.node != new.node and at - ended_at < self._vague:
                 for running in (old, new):
                     self._overlap_until[running.node] = max(at, self._overlap_until.get(running.node, 0))
-        if not token.id or not self._ordered:
+        if not new.rights or not self._ordered:
             return
         crowded = len(self._world.tally.alive) > self._slots
-        last = self._last.get(token.slot)
-        position = (token.epoch, token.hop)
-        if last is not None and position <= last and not (crowded or self._crowded):
-            self.broken("order", at, new.node, f"(epoch, hop) {position} came to the resource after {last}")
-        self._last[token.slot] = position
+        for right in new.rights:
+            last = self._last.get(right.slot)
+            position = (right.epoch, right.hop)
+            if last is not None and position <= last and not (crowded or self._crowded):
+                self.broken(Law.ORDER, at, new.node, f"(epoch, hop) {position} came to the resource after {last}")
+            self._last[right.slot] = position
         self._crowded = crowded
 
     def _overlap(self, at: Instant, new: Running, others: list[Running]) -> None:
         if self._exclusive and not self.excused(at):
             holders = ", ".join(str(other.node) for other in others)
-            self.broken("overlap", at, new.node, f"runs A while node {holders} does, and nothing had gone wrong lately")
+            self.broken(
+                Law.OVERLAP, at, new.node, f"runs A while node {holders} does, and nothing had gone wrong lately"
+            )
         if self._slots > 1:
             return  # which of them is one too many?
         for other in others:
@@ -192,37 +199,37 @@ class Laws:
             until = self._overlap_until.get(node.id)
             if until is None or (until + self._grace < at and not self.excused(at)):
                 self.broken(
-                    "evidence", at, node.id, f"told of an overlap that was not ({note.detail or short(note.token)})"
+                    Law.EVIDENCE, at, node.id, f"told of an overlap that was not ({note.detail or short(note.token)})"
                 )
         elif note.kind is FactKind.GENERATED and at > EPOCH and not self.excused(at):
             alive = [short(token) for token in self._world.tally.alive.values() if token is not note.token]
             if len(alive) >= self._slots:
                 what = f"made {short(note.token)} beside {', '.join(alive)}, and nothing had gone wrong lately"
-                self.broken("tokens", at, node.id, what)
+                self.broken(Law.TOKENS, at, node.id, what)
 
     def departed(self, at: Instant, node: SimNode) -> None:
         for token in node.machine.view().tokens:
-            self.broken("tokens", at, node.id, f"left and took {short(token)} with it")
+            self.broken(Law.TOKENS, at, node.id, f"left and took {short(token)} with it")
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def audit(self) -> None:
         """Between two events: no token is in two places."""
-        if "tokens" not in self._names:
+        if Law.TOKENS not in self._names:
             return
         where: dict[int, NodeId] = {}
         for node in self._world.nodes.values():
             for token in node.machine.view().tokens:
                 if token.id in where:
                     what = f"has {short(token)}, and so has node {where[token.id]}"
-                    self.broken("tokens", self._world.now, node.id, what)
+                    self.broken(Law.TOKENS, self._world.now, node.id, what)
                 where[token.id] = node.id
 
     def at_rest(self) -> bool:
         """Whether a healed world has settled: nobody waits, and there are as many tokens as there should be."""
         if self._world.tally.demand:
             return False
-        return "tokens" not in self._names or len(self._world.group.tokens_in_reach()) == self._slots
+        return Law.TOKENS not in self._names or len(self._world.group.tokens_in_reach()) == self._slots
 
     def verdict(self) -> None:
         """At the end of the second phase, when everything should be in order again."""
@@ -230,13 +237,15 @@ class Laws:
         for node in world.nodes.values():
             for request, asked in node.pending.items():
                 waited = f"{to_seconds(now - asked):.3f} s, {world.scenario.settle_s:g} s of them on a healthy network"
-                self.broken("requests", now, node.id, f"request {request} still waits, for {waited}")
+                self.broken(Law.REQUESTS, now, node.id, f"request {request} still waits, for {waited}")
         tokens = world.group.tokens_in_reach()
         if len(tokens) != self._slots:
             found = ", ".join(map(short, tokens.values())) or "none"
-            self.broken("tokens", now, 0, f"{len(tokens)} tokens where {self._slots} should be: {found}")
+            self.broken(Law.TOKENS, now, 0, f"{len(tokens)} tokens where {self._slots} should be: {found}")
         if world.group.forced_leaves and self._disturbed_at is None:
-            self.broken("requests", now, 0, f"{world.group.forced_leaves} nodes were told to leave and never departed")
+            self.broken(
+                Law.REQUESTS, now, 0, f"{world.group.forced_leaves} nodes were told to leave and never departed"
+            )
         for overlap in self._overlaps:
             self._was_told(overlap)
 
@@ -252,4 +261,4 @@ class Laws:
                 self.untold += 1
             else:
                 what = f"overlapped with node {other.node} from {to_seconds(overlap.at - EPOCH):.6f} s and was not told"
-                self.broken("evidence", self._world.now, running.node, what)
+                self.broken(Law.EVIDENCE, self._world.now, running.node, what)

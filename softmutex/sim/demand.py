@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from softmutex.core.chance import exponential
+from softmutex.core.chance import Rng, exponential
 from softmutex.core.events import SECOND, Duration, NodeId
-from softmutex.core.machine import Rng
 
 if TYPE_CHECKING:
     from softmutex.sim.node import SimNode

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from softmutex.core.errors import ConfigError
-from softmutex.core.messages import KINDS
+from softmutex.core.laws import Weather
 
 TARGETS = ("holder", "waiter", "passer", "both", "first", "other", "random")
 
@@ -21,6 +21,7 @@ TARGETS = ("holder", "waiter", "passer", "both", "first", "other", "random")
 @dataclass(frozen=True)
 class Fault:
     kind: ClassVar[str] = ""
+    weather: ClassVar[Weather] = Weather.FAIR
 
     def complaints(self) -> list[str]:
         return []
@@ -31,6 +32,7 @@ class TokenLoss(Fault):
     """The next hand-over after each `every_s` loses the token for good."""
 
     kind: ClassVar[str] = "token-loss"
+    weather: ClassVar[Weather] = Weather.LOSS
     every_s: float
 
     def complaints(self) -> list[str]:
@@ -41,10 +43,11 @@ class TokenLoss(Fault):
 class Kill(Fault):
     """SIGKILL, each `every_s`. After `restart_s` a newcomer takes the place (None: nobody does).
 
-    `at_message` (TOKEN, ACK, COMMIT, ...): the victim is whoever sends the next message of that kind, right after.
+    `at_message` (OFFER, ACCEPT, COMMIT, ...): the victim is whoever sends the next message of that kind, right after.
     """
 
     kind: ClassVar[str] = "kill"
+    weather: ClassVar[Weather] = Weather.DEATHS
     every_s: float
     target: str = "holder"
     restart_s: float | None = 1.0
@@ -52,11 +55,7 @@ class Kill(Fault):
     at_message: str = ""
 
     def complaints(self) -> list[str]:
-        names = [name for name, _ in KINDS.values()]
-        wrong = _positive("--kill-holder-every", self.every_s) + _target(self.target)
-        if self.at_message and self.at_message not in names:
-            wrong.append(f"no kind of message is named {self.at_message!r} (there are {', '.join(names)})")
-        return wrong
+        return _positive("--kill-holder-every", self.every_s) + _target(self.target)
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,7 @@ class Pause(Fault):
     """SIGSTOP, and SIGCONT `length_s` later: messages queue up meanwhile, timers and releases come late."""
 
     kind: ClassVar[str] = "pause"
+    weather: ClassVar[Weather] = Weather.PAUSES
     every_s: float
     length_s: float
     target: str = "holder"
@@ -85,6 +85,7 @@ class Partition(Fault):
     """
 
     kind: ClassVar[str] = "partition"
+    weather: ClassVar[Weather] = Weather.CUTS
     start_s: float
     end_s: float
     share: float = 0.5
@@ -113,6 +114,7 @@ class Clog(Fault):
     """The links of one node after another take `delay_s` more for `every_s`, then they are freed."""
 
     kind: ClassVar[str] = "clog"
+    weather: ClassVar[Weather] = Weather.LATENESS
     every_s: float
     delay_s: float
 
@@ -125,6 +127,7 @@ class Replay(Fault):
     """A share of all messages arrives again, unchanged, up to `within_s` later."""
 
     kind: ClassVar[str] = "replay"
+    weather: ClassVar[Weather] = Weather.REPETITION
     share: float
     within_s: float
 
@@ -137,6 +140,7 @@ class Churn(Fault):
     """Each minute `rate` of the group (0.3: 30 %) leaves in good order, and as many newcomers join."""
 
     kind: ClassVar[str] = "churn"
+    weather: ClassVar[Weather] = Weather.COMINGS
     rate: float
 
     def complaints(self) -> list[str]:
@@ -151,6 +155,7 @@ class Clocks(Fault):
     """
 
     kind: ClassVar[str] = "clocks"
+    weather: ClassVar[Weather] = Weather.CLOCKS
     share: float = 0.5
     offset_s: float = 0.0
     rate: float = 1.0

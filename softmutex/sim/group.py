@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from softmutex.core.events import (
     SECOND,
@@ -24,7 +25,7 @@ from softmutex.core.events import (
     Token,
     Withdrawn,
 )
-from softmutex.core.machine import Algorithm, Rng, Setup
+from softmutex.core.machine import Algorithm, Setup
 from softmutex.sim import demand
 from softmutex.sim.node import NEVER, Clock, SimNode
 
@@ -37,9 +38,7 @@ LEAVE_PATIENCE_S = 60.0  # a node that was told to leave is switched off after s
 
 
 class Group:
-    def __init__(
-        self, world: World, make: Callable[[Setup], Algorithm], machine_rng: Rng, options: dict[str, Any]
-    ) -> None:
+    def __init__(self, world: World, make: Callable[[Setup], Algorithm], setup: Setup) -> None:
         self.nodes: dict[NodeId, SimNode] = {}
         self.living: list[NodeId] = []
         self.forced_leaves = 0
@@ -47,9 +46,7 @@ class Group:
         self._world = world
         self._scenario = world.scenario
         self._make = make
-        self._rng = machine_rng
-        self._timing = world.scenario.timing()
-        self._options = options
+        self._setup = setup  # of nobody yet
         self._shared: list[NodeId] = []
         self._last_id = 0
 
@@ -66,7 +63,7 @@ class Group:
 
     def _add(self, node_id: NodeId) -> SimNode:
         members = list(self.living) if self._scenario.own_views else self._shared
-        setup = Setup(node_id, members, self._rng, self._timing, self._options)
+        setup = replace(self._setup, me=node_id, members=members)
         node = self.nodes[node_id] = SimNode(node_id, self._make(setup), members)
         return node
 
@@ -120,7 +117,7 @@ class Group:
         for running in node.holds.values():
             world.running.remove(running)
             tally.ended(running, world.now, world.sent)
-            if not running.token.id and not world.running:
+            if not running.rights and not world.running:
                 tally.bereft(world.now)
         for _ in node.pending:
             tally.settled(world.now, world.sent)

@@ -55,14 +55,15 @@ class Clock:
 class Running:
     """A run of A that has not ended yet."""
 
-    __slots__ = ("alarm", "asked", "node", "overlapped", "request", "start", "token", "told")
+    __slots__ = ("alarm", "asked", "hop", "node", "overlapped", "request", "rights", "start", "told")
 
     def __init__(self, node: NodeId, asked: Instant, start: Instant, grant: Grant) -> None:
         self.node = node
         self.request = grant.request
         self.asked = asked
         self.start = start
-        self.token = grant.token
+        self.hop = grant.hop
+        self.rights = grant.rights
         self.told = not grant.alone
         self.alarm = "" if grant.alone else "granted"  # why the application was told that it may not be alone
         self.overlapped = False

@@ -142,7 +142,7 @@ def _gaps(holds: Iterable[Hold]) -> Iterable[int]:
     printed columns fit when those, which follow a silence and not a visit, are left out."""
     last: dict[NodeId, Instant] = {}
     for hold in holds:
-        if hold.node in last and hold.token is not None and hold.token.hop:
+        if hold.node in last and hold.hop:
             yield hold.start - last[hold.node]
         last[hold.node] = hold.start
 

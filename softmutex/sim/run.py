@@ -11,15 +11,14 @@ import gc
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
 
 from softmutex import plugins
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import SECOND, Duration, Instant, to_seconds
+from softmutex.core.laws import watched
 from softmutex.core.machine import Algorithm, Setup
-from softmutex.core.messages import KINDS
+from softmutex.core.messages import name_of
 from softmutex.sim import demand, weather
-from softmutex.sim.checkers import CLAIMED, LAWS
 from softmutex.sim.result import Result
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.spy import Spy, spied_on
@@ -35,8 +34,6 @@ STEPS = 100  # pauses during a phase, to look at it
 LOOKS = 10_000  # at single nodes for the law of tokens, in all these pauses together
 LATE_ASKERS = 10  # nodes that ask once more when the network has healed: a token that nobody wants may stay lost
 
-_NAME = {kind: name for name, kind in KINDS.values()}
-
 
 def simulate(
     scenario: Scenario,
@@ -48,8 +45,8 @@ def simulate(
     """Runs it. `progress` and `look` are called about a hundred times; `sink` gets the numbers of `trace.py`."""
     machine = plugins.algorithm(scenario.algorithm)
     make: Callable[[Setup], Algorithm] = machine if spy is None else spied_on(machine, spy)
-    laws = scenario.laws if scenario.laws is not None else CLAIMED.get(scenario.algorithm_name, LAWS)
-    world = World(scenario, make, _options(machine, scenario), laws, sink)
+    laws = scenario.laws if scenario.laws is not None else watched(machine.laws, scenario.weather())
+    world = World(scenario, machine, make, laws, sink)
 
     def watch() -> None:
         if look is not None:
@@ -60,16 +57,6 @@ def simulate(
     begun = time.perf_counter()
     settled_s = _live(world, watch)
     return _result(world, settled_s, time.perf_counter() - begun)
-
-
-def _options(make: type[Algorithm], scenario: Scenario) -> dict[str, Any]:
-    """Where messages cannot be lost or late, a token needs no acknowledgement: the papers' own model."""
-    options = dict(scenario.options)
-    if scenario.slots != 1:
-        options["slots"] = scenario.slots
-    if scenario.instant and "passing" in getattr(make, "options", ()):
-        options.setdefault("passing", "direct")
-    return options
 
 
 def _live(world: World, watch: Watch) -> float | None:
@@ -137,7 +124,7 @@ def _result(world: World, settled_s: float | None, wall_s: float) -> Result:
     scenario, tally = world.scenario, world.tally
     return Result(
         scenario=scenario,
-        settings=scenario.settings(),
+        settings=scenario.settings(world.algorithm.pace),
         concurrency_ns=tally.concurrency,
         tokens_ns=tally.time_with,
         acquisitions=len(tally.waits),
@@ -147,7 +134,7 @@ def _result(world: World, settled_s: float | None, wall_s: float) -> Result:
         waits=tally.waits,
         intervals=tally.intervals,
         holds=tally.holds,
-        sent={_NAME.get(kind, kind.__name__.upper()): count for kind, count in world.measured_sent.items()},
+        sent={name_of(kind): count for kind, count in world.measured_sent.items()},
         idle_ns=tally.idle_time,
         idle_messages=tally.idle_messages,
         generated=tally.counts.generated,

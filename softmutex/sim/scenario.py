@@ -11,12 +11,14 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
+from softmutex.core.chance import Rng
 from softmutex.core.errors import ConfigError
-from softmutex.core.events import to_seconds
-from softmutex.core.machine import Algorithm
-from softmutex.core.timing import Timing
+from softmutex.core.events import NOBODY, to_seconds
+from softmutex.core.laws import Weather
+from softmutex.core.machine import Algorithm, Setup, WhenIsolated
+from softmutex.core.timing import Pace, Timing
 from softmutex.sim.faults import Fault, Partition, fault_from_json, fault_to_json
 
 DEMANDS = ("saturated", "periodic", "periodic:SECONDS", "poisson:RATE", "none")
@@ -66,6 +68,7 @@ class Scenario:
     settle_s: float = 0.0
     grace_s: float = 30.0  # how long after the last disturbance its consequences may begin
     slots: int = 1
+    when_isolated: WhenIsolated = "wait"
     options: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's own switches
     laws: tuple[str, ...] | None = None  # what checkers hold the run to; None: what the algorithm claims
     bucket_s: float = 500.0  # width of the histogram of intervals
@@ -107,6 +110,8 @@ class Scenario:
             wrong.append(f"--nodes-max is {self.nodes_max}: give at least 2")
         if self.slots < 1:
             wrong.append(f"--slots is {self.slots}: give at least 1")
+        if self.when_isolated not in get_args(WhenIsolated):
+            wrong.append(f"when_isolated is {self.when_isolated!r}: give one of {', '.join(get_args(WhenIsolated))}")
         if self.bucket_s <= 0:
             wrong.append(f"the histogram's bucket is {self.bucket_s:g}: give a number of seconds above 0")
         if not 0 <= self.founders <= self.nodes:
@@ -118,7 +123,7 @@ class Scenario:
 
     @property
     def algorithm_name(self) -> str:
-        return self.algorithm if isinstance(self.algorithm, str) else getattr(self.algorithm, "name", "unnamed")
+        return self.algorithm if isinstance(self.algorithm, str) else self.algorithm.name
 
     @property
     def default_period_s(self) -> float:
@@ -139,9 +144,30 @@ class Scenario:
             max_interval=self.max_interval_s,
         )
 
-    def settings(self) -> dict[str, float | int]:
+    def setup(self, rng: Rng) -> Setup:
+        """What all machines are told alike; `me` and `members` are nobody's yet."""
+        timing, options = self.timing(), dict(self.options)
+        return Setup(NOBODY, (), rng, timing, options, self.slots, self.when_isolated, instant=self.instant)
+
+    def weather(self) -> Weather:
+        """All that goes wrong in this run."""
+        found = {
+            Weather.LOSS: self.loss or self.corruption,
+            Weather.REPETITION: self.duplication,
+            Weather.LATENESS: self.reordering,
+            Weather.VIEWS: self.own_views,
+            Weather.FOUNDERS: self.founders != 1,
+        }
+        weather = Weather.FAIR
+        for trouble in [trouble for trouble, there in found.items() if there] + [
+            fault.weather for fault in self.faults
+        ]:
+            weather |= trouble
+        return weather
+
+    def settings(self, pace: Pace) -> dict[str, float | int]:
         """The time constants as the algorithm reckons with them, in seconds."""
-        constants = self.timing().constants(self.algorithm_name)
+        constants = self.timing().constants(pace)
         return {
             "skip": to_seconds(constants.skip_ns),
             "op": to_seconds(constants.op_ns),

@@ -16,7 +16,7 @@ from softmutex.sim.tally import EPOCH
 Spy: TypeAlias = Callable[[Instant, NodeId, Event, Sequence[Effect]], object]
 
 
-class SpiedOn:
+class SpiedOn(Algorithm):
     __slots__ = ("_machine", "_me", "_spy")
     name: ClassVar[str] = "spied on"
 

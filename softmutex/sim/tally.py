@@ -5,7 +5,7 @@ covers the first phase of a run, `duration_s`; `freeze` closes it and what comes
 
 Tokens are followed by what can be seen of them: a note that one was made or discarded, a message with the right
 in it that the world destroyed, a node with one that was killed. A token that turns up again was not lost.
-Algorithms without tokens grant one with id 0, which is none.
+The grants of algorithms without tokens rest on no right.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from array import array
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from softmutex.core.events import NOBODY, FactKind, Instant, NodeId, Note, RequestId, Token
+from softmutex.core.events import NOBODY, FactKind, Instant, NodeId, Note, RequestId, Right, Token
+from softmutex.core.handover import Passing
 from softmutex.core.messages import Commit, Offer
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Hold(NamedTuple):
     asked: Instant
     start: Instant
     end: Instant
-    token: Token
+    hop: int
 
 
 class Gauge:
@@ -67,12 +68,12 @@ class Counts(NamedTuple):
 
 
 class Tally:
-    def __init__(self, passing: str | None, keep_holds: bool) -> None:
-        self.carrier: type[Offer] | type[Commit] = Offer if passing == "direct" else Commit
-        self.resent = passing not in ("direct", "3-way")  # a lost COMMIT is said again
+    def __init__(self, passing: Passing, keep_holds: bool) -> None:
+        self.carrier: type[Offer] | type[Commit] = Offer if passing is Passing.DIRECT else Commit
+        self.resent = passing is Passing.FOUR_WAY  # a lost COMMIT is said again
         self.running = Gauge()
         self.tokens = Gauge()
-        self.alive: dict[int, Token] = {}  # live tokens by id
+        self.alive: dict[int, Token | Right] = {}  # live tokens by id
         self.generated = 0
         self.discarded = 0
         self.lost = 0
@@ -126,8 +127,8 @@ class Tally:
             self.recoveries.append(now - self._bereft_since)
             self.outages.append(now - (self._missed_since or now))
             self._bereft_since = self._missed_since = None
-        if running.token.id:
-            self._appeared(running.token, now)
+        for right in running.rights:
+            self._appeared(right, now)
         if not self.frozen:
             node.acquired += 1
             self.waits.append(now - running.asked)
@@ -139,7 +140,7 @@ class Tally:
         self.running.to(self.running.level - 1, now)
         if self.holds is not None and not self.frozen:
             asked, start = running.asked - EPOCH, running.start - EPOCH
-            self.holds.append(Hold(running.node, running.request, asked, start, now - EPOCH, running.token))
+            self.holds.append(Hold(running.node, running.request, asked, start, now - EPOCH, running.hop))
         self.settled(now, sent)
 
     # --- tokens ------------------------------------------------------------------------------------------------------
@@ -190,7 +191,7 @@ class Tally:
         self._bereft_since = now
         self._missed_since = now if self.demand else None
 
-    def _appeared(self, token: Token, now: Instant) -> None:
+    def _appeared(self, token: Token | Right, now: Instant) -> None:
         if token.id not in self.alive:
             self.alive[token.id] = token
             self.tokens.to(len(self.alive), now)

@@ -21,15 +21,13 @@ from typing import Any, get_type_hints
 from zlib import crc32
 
 from softmutex.core.events import Instant, NodeId, Token
-from softmutex.core.messages import KINDS
+from softmutex.core.wire import number_of
 
 CHUNK = 1 << 14
 MASK = (1 << 64) - 1
 # What an event is. Messages follow: 16 + their number on the wire, or 255 and a CRC-32 for those that have none.
 FIRED, REQUESTED, WITHDRAWN, RELEASED, STARTED, MEMBERS, LEAVING, SLEPT = range(8)
 MESSAGES, NAMELESS = 16, 255
-
-_NUMBER = {kind: MESSAGES + number for number, (_, kind) in KINDS.items()}
 
 
 def code_of(name: object) -> int:
@@ -109,7 +107,8 @@ PLAIN, ANYTHING = -1, -2
 
 def _shape_of(kind: type) -> tuple[int, int]:
     """Plain numbers and one token are what nearly all messages consist of, and are written without looking twice."""
-    number = _NUMBER.get(kind, NAMELESS)
+    on_the_wire = number_of(kind)
+    number = NAMELESS if on_the_wire is None else MESSAGES + on_the_wire
     try:
         hints = list(get_type_hints(kind).values())
     except NameError:  # declared where only the type checker looks

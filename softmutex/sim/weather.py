@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from softmutex.core.chance import exponential
-from softmutex.core.events import SECOND, Duration, NodeId
-from softmutex.core.messages import KINDS, Ask, Commit, Done, Offer, Void
+from softmutex.core.errors import ConfigError
+from softmutex.core.events import SECOND, Duration, NodeId, Right, Token
+from softmutex.core.messages import HANDOVER, Ask, Commit, Done, Offer, Void, name_of
 from softmutex.sim.faults import Churn, Clocks, Clog, Fault, Kill, Partition, Pause, Replay, TokenLoss
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def victims(world: World, target: str) -> list[SimNode]:
     if target in ("holder", "passer", "both", "first"):
         running = world.running[0] if world.running else None
         holder = running.node if running else _keeper(world)
-        token = running.token if running else None
+        token: Right | Token | None = next(iter(running.rights), None) if running else None
         if token is None and holder:
             token = next(iter(nodes[holder].machine.view().tokens), None)
         passer = world.tally.passed_by(token.id) if token else None
@@ -143,7 +144,11 @@ def _kill(world: World, fault: Kill) -> None:
             world.after(0, strike, [sender])  # the message itself gets out
         return False
 
-    awaited = next((kind for name, kind in KINDS.values() if name == fault.at_message), None)
+    kinds = {name_of(kind): kind for kind in (*HANDOVER.values(), *world.algorithm.messages.values())}
+    if fault.at_message and fault.at_message not in kinds:
+        known = ", ".join(kinds)
+        raise ConfigError(f"{world.algorithm.name!r} has no message {fault.at_message!r} (there are {known})")
+    awaited = kinds.get(fault.at_message)
     act = wait_for_message if fault.at_message else lambda: strike(victims(world, fault.target))
     Repeating(world, fault.every_s, fault.times, act)
 

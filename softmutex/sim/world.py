@@ -47,6 +47,7 @@ from softmutex.core.events import (
     Started,
     Withdrawn,
 )
+from softmutex.core.laws import Law
 from softmutex.core.machine import Algorithm, Setup
 from softmutex.core.messages import Message
 from softmutex.sim import demand, trace
@@ -74,8 +75,8 @@ class World:
     def __init__(
         self,
         scenario: Scenario,
+        algorithm: type[Algorithm],
         make: Callable[[Setup], Algorithm],
-        options: dict[str, Any],
         laws: tuple[str, ...],
         sink: Callable[[bytes], None] | None = None,
     ) -> None:
@@ -84,9 +85,11 @@ class World:
         self.recorder = trace.Recorder(sink)
         self.rng = random.Random(scenario.seed + (1 << 64))
         self.chance = self.rng.random
-        self.tally = Tally(options.get("passing"), scenario.keep_holds)
+        setup = scenario.setup(random.Random(scenario.seed))
+        self.algorithm = algorithm
+        self.tally = Tally(algorithm.passing(setup), scenario.keep_holds)
         self.network = Network(scenario, self.chance)
-        self.group = Group(self, make, random.Random(scenario.seed), options)
+        self.group = Group(self, make, setup)
         self.nodes = self.group.nodes
         self.running: list[Running] = []
         self.sent: dict[type, int] = defaultdict(int)
@@ -98,7 +101,7 @@ class World:
         self.rough = True  # the first phase: demand and faults go on
         self._hold_length = demand.hold_length(scenario.hold, scenario.op_s, self.rng)
         self._always = self._hold_length() if scenario.hold == "fixed" else 0
-        self._ordered = "order" in laws
+        self._ordered = Law.ORDER in laws
         self._saturated = scenario.demand == "saturated"
         self._fickle = bool(scenario.changes_mind) or scenario.patience_s is not None
         self._heap: list[tuple[Instant, int, SimNode | None, Any]] = []

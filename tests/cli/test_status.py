@@ -72,7 +72,7 @@ async def test_nobody_notices_who_looks(no_leaks: None, environ: dict[str, str])
 def traces_of_visits(node: Node) -> Any:
     """What would change if a member came or the token went anywhere."""
     seen = node.mutex_statistics("x")
-    return [peer.id for peer in node.peers()], seen.acquisitions, seen.sent.get("TOKEN"), dict(seen.facts)
+    return [peer.id for peer in node.peers()], seen.acquisitions, seen.sent.get("OFFER"), dict(seen.facts)
 
 
 async def test_a_node_with_a_fixed_port_on_this_host_is_not_in_the_way(no_leaks: None, environ: dict[str, str]):

@@ -217,7 +217,7 @@ def test_a_mutex_learns_its_settings_from_the_node_and_its_table(tmp_path: Path)
     (tmp_path / "softmutex.toml").write_text(FILE)
     node = Node(config=tmp_path / "softmutex.toml")
     terms = node.mutex("db-load", min_interval=3)._plan().terms
-    assert (terms.slots, terms.timing.op, terms.machine_options()) == (3, 2.5, {"min_interval": 3.0, "slots": 3})
+    assert (terms.slots, terms.timing.op, terms.machine_options()) == (3, 2.5, {"min_interval": 3.0})
 
 
 # --- files of others -------------------------------------------------------------------------------------------------

@@ -113,15 +113,15 @@ def test_a_timer_that_is_no_longer_needed_is_taken_back():
     assert b.timers == {}
 
 
-def test_each_grant_has_a_later_hop_and_stands_for_no_token():
+def test_each_grant_has_a_later_hop_and_rests_on_no_right():
     b = Bench(RandomAccess, min_interval=0)
     b.start()
     hops = []
     for request in (1, 2, 3):
         b.request(request)
         grant = b.one(Grant)
-        hops.append(grant.token.hop)
-        assert grant.token.id == 0
+        hops.append(grant.hop)
+        assert grant.rights == ()
         b.release(request)
     assert hops == [1, 2, 3]
     assert b.machine.view().tokens == ()
@@ -164,9 +164,10 @@ def test_the_state_is_one_word():
 
 
 def test_more_slots_and_unknown_options_are_refused():
-    for options in ({"slots": 2}, {"passing": "direct"}):
-        with pytest.raises(ConfigError):
-            RandomAccess(Setup(1, [1], random.Random(1), Timing(), options))
+    with pytest.raises(ConfigError, match="'random-access' has one slot, and slots is 2"):
+        RandomAccess(Setup(1, [1], random.Random(1), slots=2))
+    with pytest.raises(ConfigError, match="no option 'passing'"):
+        RandomAccess(Setup(1, [1], random.Random(1), options={"passing": "direct"}))
 
 
 def test_a_release_of_what_does_not_run_is_a_breach():

@@ -6,13 +6,18 @@ import math
 
 import pytest
 
+from softmutex.core.algorithms.adaptive import Adaptive
+from softmutex.core.algorithms.random_access import RandomAccess
+from softmutex.core.algorithms.sandwich import Sandwich
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import SECOND
 from softmutex.core.timing import Timing
 
+PACES = {algorithm.name: algorithm.pace for algorithm in (Adaptive, Sandwich, RandomAccess)}
+
 
 def seconds(timing: Timing, algorithm: str) -> dict[str, float]:
-    return timing.constants(algorithm).in_seconds()
+    return timing.constants(PACES[algorithm]).in_seconds()
 
 
 def test_the_defaults_are_the_constants_of_seed_001():
@@ -47,13 +52,13 @@ def test_max_follows_from_a_stated_min():
 
 
 def test_inside_everything_is_whole_nanoseconds():
-    constants = Timing(op=0.1, nodes_max=3).constants("sandwich")
+    constants = Timing(op=0.1, nodes_max=3).constants()
     assert constants == (SECOND // 400, SECOND // 10, 3 * SECOND // 20, 9 * SECOND // 20, 9 * SECOND // 20)
     assert all(type(value) is int for value in constants)
 
 
 def test_nothing_becomes_zero_however_short_op_is():
-    constants = Timing(op=1e-10).constants("sandwich")
+    constants = Timing(op=1e-10).constants()
     assert constants.skip_ns == 1
     assert constants.op_ns == 1
 
@@ -64,7 +69,7 @@ def test_kload_is_above_one_when_more_is_wanted_than_there_is(nodes: int, load: 
 
 
 def test_kload_without_a_pause_is_infinite():
-    assert Timing(min_interval=0).kload(2, "random-access") == math.inf
+    assert Timing(min_interval=0).kload(2) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_impossible_settings_are_refused_with_a_remedy(settings: dict[str, objec
 
 def test_the_edges_of_what_is_possible_are_allowed():
     Timing(op=4, skip=4)
-    Timing(min_interval=9, max_interval=9).constants("adaptive")
+    Timing(min_interval=9, max_interval=9).constants()
     Timing(nodes_max=2)
     Timing(min_interval=0)
 
@@ -105,11 +110,11 @@ def test_the_edges_of_what_is_possible_are_allowed():
 @pytest.mark.parametrize("algorithm", ["adaptive", "sandwich"])
 def test_algorithms_that_measure_in_min_refuse_a_min_of_zero(algorithm: str):
     with pytest.raises(ConfigError, match="min_interval is 0"):
-        Timing(min_interval=0).constants(algorithm)
-    assert Timing(min_interval=0).constants("random-access").min_ns == 0
+        Timing(min_interval=0).constants(PACES[algorithm])
+    assert Timing(min_interval=0).constants().min_ns == 0
 
 
 def test_a_max_below_the_min_that_follows_is_refused():
     with pytest.raises(ConfigError, match=r"max_interval \(599 s\) is below the min_interval of 600 s"):
-        Timing(max_interval=599).constants("adaptive")
-    assert Timing(max_interval=600).constants("adaptive").max_ns == 600 * SECOND
+        Timing(max_interval=599).constants()
+    assert Timing(max_interval=600).constants().max_ns == 600 * SECOND

@@ -84,7 +84,7 @@ def test_a_request_that_waits_is_granted_when_the_token_comes(algorithm: Kind):
     b.request(7)
     assert b.effects == []
     b.visit(ELDER)
-    assert b.one(Grant) == Grant(7, ELDER._replace(hop=1), alone=True)
+    assert b.one(Grant) == Grant.by(ELDER._replace(hop=1), 7)
     assert b.due_in("skip") is None
     assert b.machine.view().holding == (7,)
 
@@ -115,7 +115,7 @@ def test_a_request_is_granted_at_once_while_the_token_skips(algorithm: Kind):
     b = bench(algorithm)
     b.visit(ELDER)
     b.request(7)
-    assert b.effects == [CancelTimer("skip"), Grant(7, ELDER._replace(hop=1))]
+    assert b.effects == [CancelTimer("skip"), Grant.by(ELDER._replace(hop=1), 7)]
 
 
 def test_what_travels_with_the_token_is_what_the_last_holder_gave(algorithm: Kind):
@@ -304,7 +304,7 @@ def test_each_grant_has_a_later_hop_also_where_the_token_stays(algorithm: Kind):
     hops = []
     for request in range(1, 5):
         b.request(request)
-        hops.append(b.one(Grant).token.hop)
+        hops.append(b.one(Grant).hop)
         b.release(request)
     assert hops == sorted(set(hops))
 
@@ -625,7 +625,7 @@ def test_after_a_hand_over_that_failed_a_request_that_waits_comes_first(algorith
     assert b.effects == []
     b.receive(Refuse(offer.nonce), sender=to)
     assert b.granted == [7]
-    assert b.one(Grant).token.hop > offer.token.hop
+    assert b.one(Grant).hop > offer.token.hop
 
 
 def test_a_token_that_is_being_passed_on_is_still_this_nodes_until_the_commit(algorithm: Kind):
@@ -803,8 +803,7 @@ def slots_of(kind: type) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"slots": 2}, "passes one token for one holder and cannot do slots=2"),
-        ({"passing": "2-way"}, "passing='2-way' is not a way to pass a token: write one of direct, 3-way, 4-way"),
+        ({"passing": "2-way"}, "passing is '2-way', give one of direct, 3-way, 4-way"),
         ({"passig": "direct"}, "no option 'passig'"),
         ({"passig": "direct"}, "Did you mean 'passing'?"),
         ({"xyzzy": 1}, "Leave it out"),
@@ -821,8 +820,9 @@ def test_options_that_cannot_be_are_refused_with_a_remedy(algorithm: Kind, optio
     assert said in str(error.value)
 
 
-def test_one_slot_is_what_there_is(algorithm: Kind):
-    Bench(algorithm, slots=1)
+def test_a_second_slot_is_refused(algorithm: Kind):
+    with pytest.raises(ConfigError, match=f"{algorithm.name!r} has one slot, and slots is 2"):
+        algorithm(Setup(1, [1, 2], Bench(Adaptive).rng, slots=2))
 
 
 def test_a_release_of_what_does_not_run_is_a_breach(algorithm: Kind):

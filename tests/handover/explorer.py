@@ -21,11 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from softmutex.core.algorithms.wandering.messages import Want
 from softmutex.core.attempts import Outgoing, Stage
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import CancelTimer, Effect, NodeId, Send, SetTimer, TimerName, Token
 from softmutex.core.handover import Failed, Gone, Handover, Passing, Taken
-from softmutex.core.messages import Message, Want
+from softmutex.core.messages import Message
 
 TOKEN = Token(epoch=0, stamp=7, id=7, hop=0)
 NOW = 0

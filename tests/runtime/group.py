@@ -30,10 +30,9 @@ from softmutex.core.events import (
     Requested,
     SetTimer,
     Started,
-    Token,
     Withdrawn,
 )
-from softmutex.core.machine import Setup, View
+from softmutex.core.machine import Algorithm, Setup, View
 from softmutex.core.messages import Challenge, Hello, Message, Welcome
 from softmutex.core.wire import Frame, decode, encode
 from softmutex.ports import Closed, Member, Transport
@@ -64,14 +63,13 @@ def node_on(network: MemoryNetwork, **options: Any) -> Node:
 # --- a machine on a string --------------------------------------------------------------------------------------------
 
 
-class Puppet:
+class Puppet(Algorithm):
     """A machine for one node: grants in order, one at a time, and shows what it was told.
 
     What is pulled (an effect, or something that makes one) it does a moment later, as if a message had come.
     """
 
     name: ClassVar[str] = "puppet"
-    options: ClassVar[tuple[str, ...]] = ("when_isolated",)
     looks_every: ClassVar[int] = SECOND // 1000
     made: ClassVar[WeakValueDictionary[NodeId, Puppet]] = WeakValueDictionary()
 
@@ -118,7 +116,7 @@ class Puppet:
         request = self.waiting.pop(0)
         self.holding.append(request)
         self.hop += 1
-        return Grant(request, Token(epoch=1, stamp=1, id=1, hop=self.hop))
+        return Grant(request, epoch=1, hop=self.hop)
 
     def view(self) -> View:
         return View((), tuple(self.holding), len(self.waiting), state="puppet")

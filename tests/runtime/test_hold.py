@@ -316,7 +316,7 @@ async def test_when_isolated_wait_waits_until_the_group_is_back(node: Node):
 
 async def test_the_machine_is_told_what_to_do_when_isolated(node: Node):
     async with puppet_mutex(node, when_isolated="proceed"):
-        assert puppet_of(node).setup.options["when_isolated"] == "proceed"
+        assert puppet_of(node).setup.when_isolated == "proceed"
 
 
 async def _enter(mutex):

@@ -14,7 +14,7 @@ import pytest
 
 from softmutex import ConfigError, Node, NodeClosed
 from softmutex.core.errors import InvariantBreach
-from softmutex.core.events import Event, Grant, Lose, LostReason, Released, Token
+from softmutex.core.events import Event, Grant, Lose, LostReason, Released
 from softmutex.core.messages import Bye, Ping
 from softmutex.core.wire import Frame, encode
 from softmutex.ports import Observation
@@ -256,7 +256,7 @@ async def test_a_grant_that_nobody_asked_for_is_given_back(node: Node):
     async with mutex:
         pass
     puppet_of(node).holding.append(999)
-    await perform(node, Grant(999, Token(1, 1, 1, 1)))
+    await perform(node, Grant(999))
     assert puppet_of(node).told[-1] == Released(999)
 
 

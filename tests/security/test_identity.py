@@ -17,9 +17,10 @@ from softmutex_adapters.registry.tokens import Tokens
 from softmutex_adapters.transports.udp import UdpTransport
 
 from softmutex import AcquireTimeout, ConfigError, Node, NodeClosed
+from softmutex.core.algorithms.wandering.messages import Want
 from softmutex.core.codec import wire_type_of
 from softmutex.core.events import Token
-from softmutex.core.messages import KINDS, Bye, Message, Pong, Want
+from softmutex.core.messages import Bye, Message, Pong
 from softmutex.core.wire import MAX_FRAME, MAX_MUTEX, SMALLEST, TAG_SIZE, Frame
 from softmutex.ports import Transport
 from softmutex.runtime import identity, keyfile
@@ -27,6 +28,7 @@ from softmutex.runtime.identity import ATTESTATION_MAX, CLOCK_SLACK_S, SIGNED, V
 from softmutex.runtime.sealing import KeyRing, Sealer
 from tests.registry.inside import Inside, inside
 from tests.runtime.group import shown, until
+from tests.wire.shapes import CLASSES
 
 KEY = bytes(range(32))
 HOUR, DAY = 3600.0, 86400.0
@@ -151,7 +153,7 @@ def test_every_signed_frame_fits_whatever_is_in_it():
 
 
 def test_whatever_carries_a_token_is_signed():
-    carriers = {cls for _, cls in KINDS.values() if Token in get_type_hints(cls).values()}
+    carriers = {cls for cls in CLASSES if Token in get_type_hints(cls).values()}
     assert carriers == identity.HAND_OVERS <= SIGNED
 
 

@@ -34,15 +34,15 @@ from softmutex.core.events import (
     Token,
     Withdrawn,
 )
-from softmutex.core.machine import Setup, View, pick_other
+from softmutex.core.handover import Passing
+from softmutex.core.machine import Algorithm, Setup, View, pick_other
 from softmutex.core.messages import Offer
 
 TICK = SECOND // 10
 
 
-class Walk:
+class Walk(Algorithm):
     name: ClassVar[str] = "walk"
-    options: ClassVar[tuple[str, ...]] = ("passing",)
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -83,7 +83,7 @@ class Walk:
             return [SetTimer("tick", now + TICK)]
         assert self.token is not None
         self.holding = (self.waiting.pop(0),)
-        return [Grant(self.holding[0], self.token)]
+        return [Grant.by(self.token, self.holding[0])]
 
     def pass_on(self, now: Instant) -> list[Effect]:
         to = pick_other(self.setup.members, self.setup.me, self.setup.rng)
@@ -91,6 +91,10 @@ class Walk:
         if token is None or to == NOBODY:
             return []
         return [CancelTimer("tick"), Send(to, Offer(token.hop, token)), *([Depart()] if self.leaving else [])]
+
+    @classmethod
+    def passing(cls, setup: Setup) -> Passing:
+        return Passing.DIRECT
 
     def view(self) -> View:
         return View(() if self.token is None else (self.token,), self.holding, len(self.waiting))
@@ -190,7 +194,7 @@ class RunsWithoutToken(Walk):
         effects = super().handle(event, now)
         if self.setup.me == 4 and self.waiting and not self.holding and self.waiting[0] > 2:
             self.holding = (self.waiting.pop(0),)
-            return [*effects, Grant(self.holding[0], Token(9, now, 9, 9))]
+            return [*effects, Grant.by(Token(9, now, 9, 9), self.holding[0])]
         return effects
 
 

@@ -19,14 +19,14 @@ from softmutex.core.events import (
     Slept,
     Started,
 )
-from softmutex.core.machine import Setup, View
+from softmutex.core.machine import Algorithm, Setup, View
 from softmutex.core.messages import Refuse
 from softmutex.sim import Clocks, Pause, Scenario, simulate
 from softmutex.sim.tally import EPOCH
 from tests.sim.machines import Walk
 
 
-class Scripted:
+class Scripted(Algorithm):
     """Answers from a script, writes down what it was told."""
 
     name = "scripted"

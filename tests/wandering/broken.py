@@ -12,6 +12,7 @@ from softmutex.core.algorithms.wandering.desk import Desk
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
 from softmutex.core.algorithms.wandering.ledger import Ledger, Visit
 from softmutex.core.algorithms.wandering.machine import Wandering
+from softmutex.core.algorithms.wandering.messages import Place, Presence
 from softmutex.core.algorithms.wandering.seat import Seat
 from softmutex.core.algorithms.wandering.seats import Seats
 from softmutex.core.algorithms.wandering.waiter import Waiter
@@ -26,7 +27,6 @@ from softmutex.core.events import (
     Token,
 )
 from softmutex.core.machine import Setup
-from softmutex.core.messages import Place, Presence
 
 
 class KeepsTheWeakerToken(Wandering):
@@ -108,7 +108,7 @@ class UsesWhatItGivesAway(Wandering):
                 super()._give(seat, to, queue, request)
                 waiter = self.machine.waiter
                 if waiter.waiting:
-                    self.machine.desk.out.append(Grant(waiter.next(), seat.token))
+                    self.machine.desk.out.append(Grant.by(seat.token, waiter.next()))
 
         self.seats = Greedy(self, self.handover)
 

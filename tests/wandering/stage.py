@@ -31,12 +31,11 @@ from softmutex.core.events import (
     from_seconds,
 )
 from softmutex.core.machine import Setup
-from softmutex.core.messages import KINDS
+from softmutex.core.messages import name_of
 from softmutex.core.timing import Timing
 from tests.tracing import Trace
 
 DELAY = from_seconds(0.001)
-NAMES = {kind: name for name, kind in KINDS.values()}
 
 
 class Stage:
@@ -60,7 +59,9 @@ class Stage:
             self.add(node, founder and node == 1)
 
     def add(self, node: NodeId, founder: bool = False, **options: Any) -> None:
-        setup = Setup(node, self.members, random.Random(node), Timing(op=1.0), {**self.options, **options})
+        switches = {**self.options, **options}
+        told = {name: switches.pop(name) for name in ("slots", "when_isolated") if name in switches}
+        setup = Setup(node, self.members, random.Random(node), Timing(op=1.0), switches, **told)
         self.machines[node] = Wandering(setup)
         self.tell(node, Started(founder))
 
@@ -80,7 +81,7 @@ class Stage:
         for effect in effects:
             match effect:
                 case Send(to, message):
-                    self.sent[NAMES[type(message)]] += 1
+                    self.sent[name_of(type(message))] += 1
                     if to in self.machines and not self.cut & {node, to}:
                         self._push(self.now + DELAY, to, Received(node, message))
                 case SetTimer(timer, at):

@@ -54,7 +54,7 @@ def test_an_idle_token_comes_for_six_messages_and_five_delays(trace: Trace):
     stage.run(0.005)
     assert stage.granted[-1] == (3, 1)
     stage.run(0.001)
-    assert stage.sent == {"WANT": 1, "FEED": 1, "TOKEN": 1, "ACK": 1, "COMMIT": 1, "DONE": 1}
+    assert stage.sent == {"WANT": 1, "FEED": 1, "OFFER": 1, "ACCEPT": 1, "COMMIT": 1, "DONE": 1}
 
 
 def test_a_release_costs_one_delay_when_the_next_one_waits(trace: Trace):
@@ -404,13 +404,19 @@ def test_of_many_that_start_at_once_one_makes_a_token():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"wach": False}, "did you mean 'watch'"),
-        ({"slots": 0}, "give 1 to 256"),
-        ({"hints": 1}, "give a bool"),
-        ({"min_interval": -1.0}, "not negative"),
-        ({"when_isolated": "panic"}, "give wait, proceed or raise"),
+        ({"wach": False}, "Did you mean 'watch'"),
+        ({"hints": 1}, "hints is 1, give true or false"),
+        ({"min_interval": -1.0}, "min_interval is -1.0, give a number of at least 0"),
+        ({"watchers": 3}, "watchers is 3, give a whole number from 1 to 2"),
+        ({"each": 1.5}, "each is 1.5, give a whole number from 1 to 256"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_with_what_to_do(options: dict[str, Any], says: str):
     with pytest.raises(ConfigError, match=says):
         Wandering(Setup(1, [1], random.Random(1), options=options))
+
+
+@pytest.mark.parametrize("slots", [0, 257])
+def test_more_slots_than_can_be_are_refused(slots: int):
+    with pytest.raises(ConfigError, match=f"'wandering' has at most 256 slots, and slots is {slots}"):
+        Wandering(Setup(1, [1], random.Random(1), slots=slots))

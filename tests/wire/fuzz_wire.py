@@ -21,15 +21,26 @@ import atheris
 with atheris.instrument_imports(include=["softmutex"]):
     from softmutex.core.codec import record
     from softmutex.core.errors import BadFrame
-    from softmutex.core.messages import KINDS
-    from softmutex.core.wire import HEADER_SIZE, MAX_FRAME, SMALLEST, TAG_SIZE, Frame, decode, encode, write_header
+    from softmutex.core.wire import (
+        HEADER_SIZE,
+        MAX_FRAME,
+        SMALLEST,
+        TAG_SIZE,
+        Frame,
+        decode,
+        encode,
+        kinds,
+        write_header,
+    )
+    from softmutex.plugins import load_all_algorithms
     from softmutex.runtime.identity import Vouching, is_signed, issue, read_certificate
     from softmutex.runtime.sealing import SIGNED, KeyRing, Refused, Sealer, Unsealed
 
 VECTORS = Path(__file__).with_name("vectors.json")
 
 
-SLOW = {cls: record(cls) for _, cls in KINDS.values()}
+load_all_algorithms()
+SLOW = {cls: record(cls) for cls in kinds().values()}
 ME, PEER = 1, 2
 RING = KeyRing({1: bytes(32)}, use=1)
 SEALER, UNSEALED = Sealer(RING, "fuzz", ME), Unsealed(ME)

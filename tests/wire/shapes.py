@@ -10,13 +10,24 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_
 
 from hypothesis import strategies as st
 
-from softmutex.core.messages import KINDS
-from softmutex.core.wire import MAX_MUTEX, Frame
+from softmutex import plugins
+from softmutex.core.messages import HANDOVER, OF_NODE, name_of
+from softmutex.core.wire import MAX_MUTEX, Frame, kinds
 
 MOST = 2**64 - 1
 RANGES = {"u64": (0, MOST), "i64": (-(2**63), 2**63 - 1), "varint": (0, MOST)}
 TYPICAL = {"u64": 0x0123456789ABCDEF, "i64": 1_700_000_000_123_456_789, "varint": 300}
-CLASSES = [cls for _, cls in KINDS.values()]
+
+
+def own_messages() -> dict[int, type]:
+    """Those of this package, by number: another one may be installed beside it, and bring its own."""
+    own = [name for name, entry in plugins.installed(plugins.Role.ALGORITHM).items() if entry.dist.name == "softmutex"]
+    numbers = {*HANDOVER, *OF_NODE, *(number for name in own for number in plugins.algorithm(name).messages)}
+    return {number: cls for number, cls in kinds().items() if number in numbers}
+
+
+KINDS = own_messages()
+CLASSES = list(KINDS.values())
 
 
 class Shape(NamedTuple):
@@ -175,7 +186,7 @@ def plain_bytes(annotation: Any, value: Any) -> bytes:
 
 def plain_frame(frame: Frame) -> bytes:
     cls, mutex = type(frame.message), frame.mutex.encode()
-    number = next(number for number, (_, known) in KINDS.items() if known is cls)
+    number = next(number for number, known in KINDS.items() if known is cls)
     header = b"\xabM\x01\x00" + frame.sender.to_bytes(8) + bytes(8)
     return header + frame.receiver.to_bytes(8) + bytes([len(mutex), *mutex, number]) + plain_bytes(cls, frame.message)
 
@@ -241,11 +252,11 @@ def frame_to_json(frame: Frame) -> dict[str, Any]:
         "sender": str(frame.sender),
         "receiver": str(frame.receiver),
         "mutex": frame.mutex,
-        "kind": next(name for name, known in KINDS.values() if known is cls),
+        "kind": name_of(cls),
         "fields": to_json(cls, frame.message),
     }
 
 
 def frame_from_json(told: dict[str, Any]) -> Frame:
-    cls = next(cls for name, cls in KINDS.values() if name == told["kind"])
+    cls = next(cls for cls in CLASSES if name_of(cls) == told["kind"])
     return Frame(int(told["sender"]), int(told["receiver"]), told["mutex"], from_json(cls, told["fields"]))

@@ -12,9 +12,9 @@ import pytest
 
 from softmutex.core.codec import WireType, record
 from softmutex.core.errors import BadFrame
-from softmutex.core.messages import KINDS, Offer
+from softmutex.core.messages import Offer, name_of
 from softmutex.core.wire import HEADER_SIZE, MAX_FRAME, VERSION, decode, encode
-from tests.wire.shapes import CLASSES, example_frame, fields_of, frame_from_json, frame_to_json, schema, shape_of
+from tests.wire.shapes import CLASSES, KINDS, example_frame, fields_of, frame_from_json, frame_to_json, schema, shape_of
 
 FILE = Path(__file__).with_name("vectors.json")
 ABOUT = [
@@ -78,7 +78,7 @@ def invalid_frames() -> Iterator[tuple[str, bytes]]:
     yield "two frames", GOOD + GOOD
     yield "over 1,400 bytes", GOOD + bytes(MAX_FRAME + 1 - len(GOOD))
     yield "flag 2", token(".early", b"\x02")
-    yield "flag 255", token(".token.more", b"\xff")
+    yield "flag 255", token(".token.escort.more", b"\xff")
     yield "a varint with a useless last byte", token(".token.slot", b"\x80\x00")
     yield "a varint with two of them", token(".token.slot", b"\x81\x80\x00")
     yield "a varint of 2**64", token(".token.slot", b"\x80" * 9 + b"\x02")
@@ -98,11 +98,11 @@ WRONG = {"enum": b"\xfe", "optional": b"\x02", "text": b"\x02\xff\xfe"}
 
 
 def misspellings(cls: type) -> Iterator[tuple[str, bytes]]:
-    """Wrong in a message of any kind, and in types that TOKEN does not have: enums, optionals, texts."""
+    """Wrong in a message of any kind, and in types that OFFER does not have: enums, optionals, texts."""
     frame = example_frame(cls, "typical")
     good = encode(frame)
     head = good[: KIND + 1]
-    name = next(name for name, known in KINDS.values() if known is cls)
+    name = name_of(cls)
     yield f"{name}: one byte too many", good + b"\0"
     if good != head:
         yield f"{name}: one byte missing", good[:-1]
@@ -126,11 +126,11 @@ def vectors() -> dict[str, Any]:
         "about": ABOUT,
         "version": VERSION,
         "kinds": [
-            {"number": number, "name": name, "fields": schema(cls)["record"]} for number, (name, cls) in KINDS.items()
+            {"number": number, "name": name_of(cls), "fields": schema(cls)["record"]} for number, cls in KINDS.items()
         ],
         "valid": [
-            {"name": f"{name}, {size}", "hex": encode(frame).hex(), "frame": frame_to_json(frame)}
-            for name, cls in KINDS.values()
+            {"name": f"{name_of(cls)}, {size}", "hex": encode(frame).hex(), "frame": frame_to_json(frame)}
+            for cls in CLASSES
             for size in ("smallest", "typical", "largest")
             for frame in [example_frame(cls, size)]
         ],
@@ -173,6 +173,6 @@ def test_every_invalid_vector_is_refused_for_the_reason_in_the_file(told: dict[s
 
 def test_the_file_covers_every_kind_and_says_what_is_declared_today(told: dict[str, Any]):
     assert FILE.read_text("utf-8") == as_text(vectors()), (
-        "A declaration in core/messages.py, an encoding or a reason is not what vectors.json says. Was that meant? "
+        "A declaration of a message, an encoding or a reason is not what vectors.json says. Was that meant? "
         "Then `pytest tests/wire --rewrite`, and read the difference: other implementations will have to follow it."
     )

@@ -1,17 +1,19 @@
 """Frames: whole (W1 total), in one spelling (W2 canonical), of bounded size (W3), and with nothing behind them (W4)."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from softmutex.core import wire
-from softmutex.core.errors import BadFrame, SoftMutexError
-from softmutex.core.events import SECOND, Token
-from softmutex.core.messages import KINDS, Commit, Done, Message, Offer, Withdraw
+from softmutex.core.codec import record
+from softmutex.core.errors import BadFrame, ConfigError, SoftMutexError
+from softmutex.core.events import SECOND, Escort, Token
+from softmutex.core.messages import Commit, Done, Message, Offer, Withdraw, name_of
 from softmutex.core.wire import HEADER_SIZE, MAX_FRAME, TAG_SIZE, Frame, OtherVersion, UnfitForWire, decode, encode
-from tests.wire.shapes import CLASSES, MOST, example_frame, frames, plain_frame, wrong_values
+from tests.wire.shapes import CLASSES, KINDS, MOST, example_frame, frames, plain_frame, wrong_values
 
 every_message = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 
@@ -54,7 +56,7 @@ def test_parts_that_look_alike_keep_their_types():
     token = decode(encode(example_frame(Offer, "typical"))).message.token
     assert type(token) is Token
     assert type(token.queue[0]).__name__ == "Ticket"
-    assert token.more is True
+    assert token.escort.more is True
 
 
 # --- any bytes give a frame or BadFrame ------------------------------------------------------------------------------
@@ -126,8 +128,7 @@ def test_a_sealed_frame_is_not_taken_for_an_unsealed_one():
 
 @every_message
 def test_a_value_that_does_not_fit_is_named_with_what_would(cls: type):
-    name = next(name for name, known in KINDS.values() if known is cls)
-    for path, wrong in wrong_values(cls, name):
+    for path, wrong in wrong_values(cls, name_of(cls)):
         if type(wrong) is cls:
             with pytest.raises(UnfitForWire) as told:
                 encode(Frame(1, 2, "m", wrong))
@@ -170,41 +171,103 @@ def test_a_header_out_of_range_is_refused(key: int, counter: int):
 def test_no_message_outgrows_a_frame_with_every_bound_reached(cls: type):
     written = encode(example_frame(cls, "largest"))
     assert len(written) + TAG_SIZE <= MAX_FRAME
-    declared = next(kind.wire_type.largest for kind in wire._kinds().values() if kind.name == name_of(cls))
+    declared = record(cls).largest
     assert len(written) == wire.SMALLEST + wire.MAX_MUTEX + declared
 
 
-def name_of(cls: type) -> str:
-    return next(name for name, known in KINDS.values() if known is cls)
+# --- the messages of an algorithm ------------------------------------------------------------------------------------
 
 
-def test_a_message_that_could_outgrow_a_frame_is_refused_before_it_is_ever_sent(monkeypatch: pytest.MonkeyPatch):
-    class Three(NamedTuple):
-        one: Token
-        two: Token
-        three: Token
-
-    monkeypatch.setitem(KINDS, 200, ("THREE", Three))
-    with pytest.raises(TypeError, match=r"THREE may take \d+ bytes, \d+ fit a frame. Lower a bound"):
-        wire._kinds()
+class Three(NamedTuple):
+    one: Token
+    two: Token
+    three: Token
 
 
-def test_a_class_of_two_numbers_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(KINDS, 200, ("WITHDRAW2", Withdraw))
-    with pytest.raises(TypeError, match="Withdraw has two numbers"):
-        wire._kinds()
+class Loose(NamedTuple):
+    number: int
 
 
-def test_a_kind_that_is_no_byte_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(KINDS, 256, ("WITHDRAW2", Withdraw))
-    with pytest.raises(TypeError, match="WITHDRAW2 has the number 256"):
-        wire._kinds()
+class Modest(NamedTuple):
+    nonce: Annotated[int, "u64"]
+
+
+class AlsoModest(NamedTuple):
+    nonce: Annotated[int, "u64"]
+
+
+@pytest.fixture
+def learn(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """As `wire.learn`, forgotten after the test."""
+    for table in ("_BY_NUMBER", "_BY_CLASS"):
+        monkeypatch.setattr(wire, table, dict(getattr(wire, table)))
+    return wire.learn
+
+
+def test_what_an_algorithm_declares_travels(learn: Callable[..., None]):
+    with pytest.raises(UnfitForWire, match="no algorithm that is known here declares it"):
+        encode(Frame(1, 2, "m", Modest(7)))
+    for _ in range(2):  # a second time changes nothing
+        learn("mine", {200: Modest})
+    assert decode(encode(Frame(1, 2, "m", Modest(7)))).message == Modest(7)
+
+
+def test_the_first_frame_of_an_unknown_kind_has_the_installed_algorithms_loaded(
+    learn: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+):
+    loaded: list[str] = []
+    monkeypatch.setattr(wire, "_load_more", lambda: (loaded.append("all"), learn("mine", {200: Modest})))
+    written = bytearray(encode(Frame(1, 2, "m", Withdraw(7))))
+    for unknown in (0, 15, 255):  # not for algorithms
+        written[HEADER_SIZE + 10] = unknown
+        with pytest.raises(BadFrame, match=f"unknown kind {unknown}"):
+            decode(written)
+    assert not loaded
+    written[HEADER_SIZE + 10] = 200
+    for _ in range(2):
+        assert decode(written).message == Modest(7)
+    assert loaded == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        ({200: Three}, r"THREE of the algorithm 'mine' may take \d+ bytes, \d+ fit a frame. Lower a bound"),
+        ({200: Loose}, r"LOOSE of the algorithm 'mine' cannot travel: Loose.number is declared as"),
+        ({200: Modest, 201: Modest}, "has the number 201, and MODEST of the algorithm 'mine' .* has the number 200"),
+        ({200: Withdraw}, "WITHDRAW of the algorithm 'mine' .* and WITHDRAW of the hand-over .* has the number 8"),
+        (
+            {4: Modest},
+            "Modest the number 4, which is that of COMMIT, of the hand-over. Take free ones from 16 to 47 or",
+        ),
+        ({51: Modest}, "the number 51, which is that of PING, of the node"),
+        ({0: Modest}, "the number 0, which is not for algorithms"),
+        ({256: Modest}, "the number 256, which is not for algorithms"),
+    ],
+    ids=str,
+)
+def test_messages_that_cannot_be_had_are_refused_with_the_reason(
+    learn: Callable[..., None], messages: dict[int, type], told: str
+):
+    with pytest.raises(ConfigError, match=told):
+        learn("mine", messages)
+
+
+def test_two_algorithms_of_one_number_are_both_named(learn: Callable[..., None]):
+    learn("theirs", {200: Modest})
+    with pytest.raises(ConfigError) as told:
+        learn("mine", {200: AlsoModest})
+    assert "ALSO_MODEST of the algorithm 'mine' (tests.wire.test_wire) has the number 200" in str(told.value)
+    assert "MODEST of the algorithm 'theirs' (tests.wire.test_wire) has the number 200" in str(told.value)
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cls", [Offer, Commit])
 def test_a_token_fits_200_bytes_sealed(cls: type[Offer] | type[Commit]):
     """Nobody waits in the queue; a trace context of 25 bytes, two watchers, years of hops, a name of 32 bytes."""
     token = Token(1000, 1_700_000_000 * SECOND, 2**53 - 1, 10**12, 3, (), MOST, b"c" * 25)
-    token = token._replace(watch=(MOST, MOST), unseen=3600 * SECOND)
+    token = token._replace(escort=Escort((MOST, MOST), unseen=3600 * SECOND))
     message: Message = Offer(MOST, token, True) if cls is Offer else Commit(MOST, MOST, token)
     assert len(encode(Frame(MOST, MOST, "m" * 32, message))) + TAG_SIZE <= 200

@@ -36,7 +36,7 @@ TRACED_A_SECOND = 50.0  # ... and how many a second after that; metrics count th
 class OpenTelemetry:
     """Observer and courier, for any number of nodes. The trace context of a hold travels with its token."""
 
-    messages = ("TOKEN", "COMMIT")  # a hand-over begins with one of these
+    messages = ("OFFER", "COMMIT")  # a hand-over begins with one of these
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
 WAIT, HOLD, HANDOVER = "softmutex.wait", "softmutex.hold", "softmutex.handover"
-OFFERS = ("TOKEN", "COMMIT")  # the message with which a hand-over begins, where it is sent after the release
+OFFERS = ("OFFER", "COMMIT")  # the message with which a hand-over begins, where it is sent after the release
 PACKED_BYTES = 25
 EARLY_NEWS_MAX = 64
 

@@ -17,31 +17,35 @@ Invariants, with those of `walker.py`
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
-from softmutex.core.algorithms.options import Options
-from softmutex.core.algorithms.walker import Walker
+from softmutex.core.algorithms.walker import Walker, WalkerOptions
 from softmutex.core.events import Instant, Token
 from softmutex.core.machine import Setup
+from softmutex.core.options import within
+from softmutex.core.timing import Pace
 
-GROWTH = 1.5
-DECAY = 0.05
+
+@dataclass(frozen=True)
+class AdaptiveOptions(WalkerOptions):
+    growth: float = within(1.5, 1.0, 10.0)  # 1: the timeout is fixed
+    decay: float = within(0.05, 0.0, 1.0)
 
 
 class Adaptive(Walker):
-    """Options: `growth` (1: the timeout is fixed) and `decay`, and those of every random walk."""
-
     name: ClassVar[str] = "adaptive"
-    options: ClassVar[tuple[str, ...]] = (*Walker.options, "growth", "decay")
+    Options = AdaptiveOptions
+    pace = Pace(skips_per_op=4, needs_pause=True)  # seed 000: a skip of 1 for an op of 4
 
     __slots__ = ("_decay", "_gen", "_growth", "_max", "_window")
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        options = Options(self.name, self.options, setup.options)
-        constants = setup.timing.constants(self.name)
-        self._growth = options.number("growth", GROWTH, low=1.0, high=10.0)
-        self._decay = options.number("decay", DECAY, low=0.0, high=1.0)
+        options = AdaptiveOptions.read(setup.options, self.name)
+        constants = setup.timing.constants(self.pace)
+        self._growth = options.growth
+        self._decay = options.decay
         self._max = constants.max_ns
         self._window = constants.min_ns
         self._gen = self._max

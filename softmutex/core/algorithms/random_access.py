@@ -8,7 +8,7 @@ that once started together would collide for ever.
 A node that starts is somewhere within a gap already: a group that starts together would otherwise run A together.
 With `min_interval=0` there is no gap and every request is granted at once.
 
-The token in its grants stands for no right: it has the id 0, and its hop counts the runs of A on this node.
+Its grants rest on no right. Their hop counts the runs of A on this node.
 
 Invariants
     R1  A runs once at a time on one node.
@@ -18,9 +18,9 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from softmutex.core.algorithms.options import Options
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     CancelTimer,
@@ -36,26 +36,37 @@ from softmutex.core.events import (
     RequestId,
     SetTimer,
     Started,
-    Token,
     Withdrawn,
+    from_seconds,
 )
-from softmutex.core.machine import Setup, View
+from softmutex.core.laws import Law, Weather, claim
+from softmutex.core.machine import Algorithm, Setup, View
+from softmutex.core.options import Options, within
+from softmutex.core.timing import Pace
 
 GAP: Final = "gap"
 
 
-class RandomAccess:
+@dataclass(frozen=True)
+class RandomAccessOptions(Options):
+    min_interval: float | None = within(None, 0.0)  # in seconds; None: the group's min
+
+
+class RandomAccess(Algorithm):
     name: ClassVar[str] = "random-access"
-    options: ClassVar[tuple[str, ...]] = ("min_interval", "slots")
+    Options = RandomAccessOptions
+    laws = claim(Weather.ANY, Law.EFFECTS, Law.REQUESTS)  # that runs overlap is the point
+    pace = Pace(max_per_min=1.5)  # seed 000, section 2
 
     __slots__ = ("_leaving", "_me", "_min", "_next", "_rng", "_running", "_runs", "_spread", "_timed", "_waiting")
 
     def __init__(self, setup: Setup) -> None:
-        options = Options(self.name, self.options, setup.options)
-        constants = setup.timing.constants(self.name)
+        self.check(setup)
+        pause_s = RandomAccessOptions.read(setup.options, self.name).min_interval
+        constants = setup.timing.constants(self.pace)
         self._me = setup.me
         self._rng = setup.rng
-        self._min = options.pause(constants.min_ns)
+        self._min = constants.min_ns if pause_s is None else from_seconds(pause_s)
         spread = constants.max_ns - constants.min_ns
         self._spread = spread if self._min == constants.min_ns else self._min // 2
         self._next: Instant = 0
@@ -105,7 +116,7 @@ class RandomAccess:
             if self._timed:
                 self._timed = False
                 out.append(CancelTimer(GAP))
-            out.append(Grant(request, Token(0, 0, 0, self._runs)))
+            out.append(Grant(request, hop=self._runs))
         elif self._waiting and not self._timed:
             self._timed = True
             out.append(SetTimer(GAP, self._next))

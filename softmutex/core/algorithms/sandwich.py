@@ -29,18 +29,20 @@ from softmutex.core.algorithms.walker import Walker
 from softmutex.core.chance import exponential
 from softmutex.core.events import Instant, Token
 from softmutex.core.machine import Setup
+from softmutex.core.timing import Pace
 
 HISTORY: Final = 8
 
 
 class Sandwich(Walker):
     name: ClassVar[str] = "sandwich"
+    pace = Pace(needs_pause=True)
 
     __slots__ = ("_generate", "_heard_at", "_min", "_visits")
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        constants = setup.timing.constants(self.name)
+        constants = setup.timing.constants(self.pace)
         self._min = constants.min_ns
         self._generate = constants.generate_ns
         self._heard_at: Instant = 0

@@ -29,11 +29,11 @@ Invariants
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final, NoReturn
 
-from softmutex.core.algorithms.options import Options
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     NOBODY,
@@ -65,10 +65,13 @@ from softmutex.core.events import (
     Started,
     Token,
     Withdrawn,
+    from_seconds,
 )
 from softmutex.core.handover import MAX_HOP, Failed, Handover, Outcome, Passing, Taken
-from softmutex.core.machine import Setup, View, pick_other
+from softmutex.core.laws import Law, Weather, claim
+from softmutex.core.machine import Algorithm, Setup, View, pick_other
 from softmutex.core.messages import Message, Offer
+from softmutex.core.options import Options, within
 
 SKIP: Final = "skip"
 SILENCE: Final = "silence"
@@ -82,12 +85,18 @@ ANSWERS_ELSE: Final = (SECOND // 4, 3)
 RETRY: Final = SECOND // 4  # after a hand-over that failed; or after skip, if that is shorter
 
 
-class Walker(ABC):
+@dataclass(frozen=True)
+class WalkerOptions(Options):
+    passing: Passing | None = None  # None: in four steps, or at once where nothing can be lost (`Setup.instant`)
+    min_interval: float | None = within(None, 0.0)  # in seconds, between two runs of A on a node; None: the group's min
+
+
+class Walker(Algorithm):
     """One mutex on one node. Subclasses say which tokens are `_spurious` and, with `_heard` and `_restart`, when the
     silence has lasted too long."""
 
-    name: ClassVar[str] = ""
-    options: ClassVar[tuple[str, ...]] = ("passing", "min_interval", "slots")
+    Options: ClassVar[type[WalkerOptions]] = WalkerOptions
+    laws = claim(Weather.ANY, Law.EFFECTS, Law.REQUESTS)  # overlaps are a part of the algorithms
 
     __slots__ = (
         "_alarm",
@@ -116,14 +125,15 @@ class Walker(ABC):
     )
 
     def __init__(self, setup: Setup) -> None:
-        options = Options(self.name, self.options, setup.options)
-        constants = setup.timing.constants(self.name)
+        self.check(setup)
+        pause_s = self.Options.read(setup.options, self.name).min_interval
+        constants = setup.timing.constants(self.pace)
         self._me = setup.me
         self._members = setup.members
         self._rng = setup.rng
         self._skip = constants.skip_ns
-        self._pause = options.pause(constants.min_ns)
-        passing = options.passing()
+        self._pause = constants.min_ns if pause_s is None else from_seconds(pause_s)
+        passing = self.passing(setup)
         self._direct = passing is Passing.DIRECT
         patience, resends = ANSWERS.get(passing, ANSWERS_ELSE)
         self._handover = Handover(setup.me, setup.rng, passing, patience, resends)
@@ -143,6 +153,11 @@ class Walker(ABC):
         self._enabler: tuple[Instant, int] = (0, 0)  # key of the token that enabled it
         self._due: Instant = FOREVER  # when the silence will have lasted too long
         self._alarm: Instant = FOREVER  # when its timer looks next: at `_due` or earlier; FOREVER: not set
+
+    @classmethod
+    def passing(cls, setup: Setup) -> Passing:
+        chosen = cls.Options.read(setup.options, cls.name).passing
+        return chosen or (Passing.DIRECT if setup.instant else Passing.FOUR_WAY)
 
     # --- what each algorithm decides --------------------------------------------------------------------------------
 
@@ -328,7 +343,7 @@ class Walker(ABC):
         self._overlapped = False
         self._last_access = now
         self._enabler = (token[1], token[2])
-        out.append(Grant(request, token))
+        out.append(Grant.by(token, request))
 
     def _release(self, request: RequestId, baggage: bytes, now: Instant, out: list[Effect]) -> None:
         if request != self._running or self._token is None:

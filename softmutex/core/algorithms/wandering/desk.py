@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
+from softmutex.core.algorithms.wandering.messages import Place
 from softmutex.core.algorithms.wandering.settings import (
     FIRST_EPOCH,
     RTO_FIRST,
     RTO_LEAST,
     RTO_MOST,
     SUSPICION,
-    Options,
+    Settings,
     fingerprint,
     least_interval,
 )
@@ -37,7 +38,7 @@ from softmutex.core.events import (
     Token,
 )
 from softmutex.core.machine import Setup
-from softmutex.core.messages import Message, Place
+from softmutex.core.messages import Message
 
 SUSPECTS: Final = 16
 GONE: Final = 256
@@ -56,6 +57,10 @@ def same_token(a: Place, b: Place) -> bool:
 
 def place_of(token: Token, holder: NodeId) -> Place:
     return Place(token.slot, token.epoch, token.stamp, token.id, token.hop, holder)
+
+
+def escorted(token: Token, **changes: Any) -> Token:
+    return token._replace(escort=token.escort._replace(**changes))
 
 
 class Desk:
@@ -80,7 +85,7 @@ class Desk:
         "woke_at",
     )
 
-    def __init__(self, setup: Setup, options: Options) -> None:
+    def __init__(self, setup: Setup, options: Settings) -> None:
         self.me: NodeId = setup.me
         self.members: Sequence[NodeId] = setup.members
         self.rng = setup.rng
@@ -131,7 +136,7 @@ class Desk:
     def ring(self) -> Iterator[NodeId]:
         """The members from the resource's spot on, at most `NEAR`. Found in O(log N), nobody has to agree on it."""
         count = len(self.members)
-        start = bisect_left(self.members, self.options.spot) if count else 0
+        start = bisect_left(self.members, self.options.place) if count else 0
         for i in range(min(count, NEAR)):
             yield self.members[(start + i) % count]
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from softmutex.core.algorithms.wandering.desk import Desk
+from softmutex.core.algorithms.wandering.messages import Presence, Sight
 from softmutex.core.events import SECOND, NodeId
-from softmutex.core.messages import Presence, Sight
 
 MOST: Final = 16
 EVERY: Final = 4 * SECOND

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
+from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of, rank, same_token
+from softmutex.core.algorithms.wandering.messages import Place, Presence, Probe, Sight
 from softmutex.core.algorithms.wandering.settings import FRESH, PROBES, PROMISE, SAMPLE, SLACK
 from softmutex.core.events import (
     SECOND,
@@ -33,7 +34,6 @@ from softmutex.core.events import (
     NodeId,
     from_seconds,
 )
-from softmutex.core.messages import Place, Presence, Probe, Sight
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
@@ -348,7 +348,7 @@ class Inquirer:
         if better is not None:  # heard of, and nowhere any more: ours is replaced by one that outranks it
             self.machine.seats.renew(seat)
         seat.heard_at = self.desk.now
-        seat.token = seat.token._replace(watch=())
+        seat.token = escorted(seat.token, watch=())
         self.machine.watch.began(seat)
         self.machine.seats.advance(seat)
         if self.machine.seats.by_slot.get(seat.token.slot) is seat and not seat.giving and not seat.parked:

@@ -21,8 +21,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk, same_token
+from softmutex.core.algorithms.wandering.messages import Account, Place, Recall, Span
 from softmutex.core.events import NOBODY, FactKind, Instant, LostReason, NodeId, Token
-from softmutex.core.messages import Account, Place, Recall, Span
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from softmutex.core.algorithms.wandering.desk import Desk, place_of
+from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of
 from softmutex.core.algorithms.wandering.ghosts import Ghosts
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
 from softmutex.core.algorithms.wandering.ledger import Ledger
+from softmutex.core.algorithms.wandering.messages import (
+    MESSAGES,
+    Account,
+    Bequest,
+    Feed,
+    Heard,
+    Place,
+    Presence,
+    Probe,
+    Queued,
+    Recall,
+    Seen,
+    Sight,
+    Want,
+)
 from softmutex.core.algorithms.wandering.reckoning import Reckoning
 from softmutex.core.algorithms.wandering.registrar import Registrar
 from softmutex.core.algorithms.wandering.seats import Seats
-from softmutex.core.algorithms.wandering.settings import FIRST_EPOCH, Options, read_options
+from softmutex.core.algorithms.wandering.settings import FIRST_EPOCH, WanderingOptions, read_settings
 from softmutex.core.algorithms.wandering.waiter import Waiter
 from softmutex.core.algorithms.wandering.watch import Watch
 from softmutex.core.errors import InvariantBreach
@@ -43,33 +57,20 @@ from softmutex.core.events import (
     from_seconds,
 )
 from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Passing, Taken
-from softmutex.core.machine import Setup, View
-from softmutex.core.messages import (
-    Account,
-    Bequest,
-    Feed,
-    Heard,
-    Message,
-    Offer,
-    Place,
-    Presence,
-    Probe,
-    Queued,
-    Recall,
-    Seen,
-    Sight,
-    Want,
-)
+from softmutex.core.machine import Algorithm, Setup, View
+from softmutex.core.messages import Message, Offer
 
 PATIENCE: Duration = SECOND // 5  # of a hand-over, before a round trip was measured
 RESENDS = 3
 
 
-class Wandering:
+class Wandering(Algorithm):
     """The default algorithm. See the package's header for its rules."""
 
     name: ClassVar[str] = "wandering"
-    options: ClassVar[tuple[str, ...]] = tuple(each.name for each in fields(Options))
+    Options = WanderingOptions
+    messages = MESSAGES
+    slots_most = 256
 
     __slots__ = (
         "depart_said",
@@ -89,8 +90,8 @@ class Wandering:
     )
 
     def __init__(self, setup: Setup) -> None:
-        options = read_options(setup.options)
-        self.desk = Desk(setup, options)
+        self.check(setup)
+        self.desk = Desk(setup, read_settings(setup, self.name))
         self.handover = Handover(setup.me, setup.rng, Passing.FOUR_WAY, PATIENCE, RESENDS)
         self.seats = Seats(self, self.handover)
         self.waiter = Waiter(self, setup.timing)
@@ -104,6 +105,10 @@ class Wandering:
         self.skip: Duration = max(from_seconds(skip), SECOND // 1000)
         self.mismatches: list[int] = []
         self.depart_said = False
+
+    @classmethod
+    def holds_of_one_node(cls, options: Mapping[str, Any]) -> int:
+        return WanderingOptions.read(options, cls.name).each
 
     # --- the door ----------------------------------------------------------------------------------------------------
 
@@ -282,9 +287,8 @@ class Wandering:
             return
         epoch = epoch or desk.next_epoch(slot)
         queue, more = self.registrar.queue_for(slot)
-        token = Token(epoch, desk.now, int(desk.rng.random() * 2**53), 0, slot, queue, desk.fingerprint)._replace(
-            more=more
-        )
+        token = Token(epoch, desk.now, int(desk.rng.random() * 2**53), 0, slot, queue, desk.fingerprint)
+        token = escorted(token, more=more)
         last = desk.best.get(slot)  # who had it last is probably dead: the driver may want to look
         desk.note(FactKind.GENERATED, token, NOBODY if last is None or last.holder == desk.me else last.holder, why)
         desk.learn(Place(slot, epoch, token.stamp, token.id, 0, desk.me))
@@ -362,9 +366,8 @@ class Wandering:
             if seat.token.slot != slot or (seat.giving and seat.using is not None):
                 raise InvariantBreach(f"node {self.desk.me}: {seat.token} is given away while A runs with it")
 
-    @property
-    def has_token(self) -> bool:
-        """One is here that is not on its way to somebody else."""
+    def may_take_again(self) -> bool:
+        """A token is here that is not on its way to somebody else."""
         return any(not seat.giving for seat in self.seats.by_slot.values())
 
     def view(self) -> View:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from softmutex.core.algorithms.wandering.desk import Desk
 from softmutex.core.algorithms.wandering.ledger import Visit
+from softmutex.core.algorithms.wandering.messages import Account, Place, Recall
 from softmutex.core.events import SECOND, Duration, Instant
-from softmutex.core.messages import Account, Place, Recall
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering

@@ -19,6 +19,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
+from softmutex.core.algorithms.wandering.messages import (
+    Bequest,
+    Feed,
+    Heard,
+    Place,
+    Presence,
+    Queued,
+    Seen,
+    Sight,
+    Want,
+)
 from softmutex.core.algorithms.wandering.settings import (
     GRACE,
     LAZY,
@@ -29,7 +40,6 @@ from softmutex.core.algorithms.wandering.settings import (
     SECOND_EXTRA,
 )
 from softmutex.core.events import NOBODY, Instant, NodeId, RequestId, Ticket, Token
-from softmutex.core.messages import Bequest, Feed, Heard, Place, Presence, Queued, Seen, Sight, Want
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
@@ -77,7 +87,7 @@ class Registrar:
         if (want.node == desk.me and not self.machine.waiter.waiting) or want.node in desk.gone:
             return
         for seat in sorted(self.machine.seats.by_slot.values(), key=lambda seat: not seat.parked):
-            room = not seat.token.more and (desk.options.slots == 1 or seat.parked)
+            room = not seat.token.escort.more and (desk.options.slots == 1 or seat.parked)
             if not seat.giving and room and not seat.doubt and desk.options.hints:
                 ticket = Ticket(want.node, want.request)
                 if not self.machine.seats.add(seat, (ticket,)):
@@ -233,7 +243,7 @@ class Registrar:
     def feed_elsewhere(self, token: Token, better: Place) -> None:
         """A discarded token's queue goes to the one that won."""
         if token.queue:
-            self.desk.post(better.holder, Feed(token.slot, token.queue, token.more, STEPS))
+            self.desk.post(better.holder, Feed(token.slot, token.queue, token.escort.more, STEPS))
 
     # --- where the tokens are ----------------------------------------------------------------------------------------
 
@@ -311,13 +321,13 @@ class Registrar:
         """We passed it on. If we are one of its watchers, nobody else has to tell us."""
         post = self.posts.get(place.slot)
         home = post is not None and self.desk.home == self.desk.me
-        if self.desk.me in token.watch or home or self.ready or self.late:
+        if self.desk.me in token.escort.watch or home or self.ready or self.late:
             if post is None:
                 post = self.posts[place.slot] = Post(place)
             post.place = place
             post.lent = dict(token.queue)
-            post.more = token.more
-            first = self.desk.me == token.watch[0] if token.watch else True
+            post.more = token.escort.more
+            first = self.desk.me == token.escort.watch[0] if token.escort.watch else True
             self._watch(post, GRACE if first else GRACE + SECOND_EXTRA)
             if first and stand_in not in (NOBODY, place.holder):
                 # Who watched over us while we were the holder is the second one again, and waits longer.

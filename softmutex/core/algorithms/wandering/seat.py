@@ -59,7 +59,7 @@ class Seat:
         self.giving = False  # offered for good, perhaps committed
         self.late: tuple[Ticket, ...] = ()  # came while it was being given away
         self.doubt = False  # it may have been replaced
-        self.heard_at: Instant = now - token.unseen  # when its watchers heard of it last
+        self.heard_at: Instant = now - token.escort.unseen  # when its watchers heard of it last
         self.sent_at: Instant = 0  # the beat that is not answered yet; 0: none
         self.tries = 0
         self.quiet_until: Instant = 0  # the watchers know that it is parked here, and expect no word before

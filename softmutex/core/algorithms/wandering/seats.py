@@ -21,9 +21,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from softmutex.core.algorithms.wandering.desk import Desk, place_of
+from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of
 from softmutex.core.algorithms.wandering.invitations import Invitations
 from softmutex.core.algorithms.wandering.ledger import Visit
+from softmutex.core.algorithms.wandering.messages import Bequest, Place, Presence, Queued
 from softmutex.core.algorithms.wandering.seat import Seat
 from softmutex.core.algorithms.wandering.settings import FRESH, PATIENCE, QUEUE
 from softmutex.core.errors import InvariantBreach
@@ -43,7 +44,6 @@ from softmutex.core.events import (
 )
 from softmutex.core.handover import Handover
 from softmutex.core.machine import pick_other
-from softmutex.core.messages import Bequest, Place, Presence, Queued
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
@@ -109,7 +109,7 @@ class Seats:
             old.visit.after = place_of(old.token._replace(hop=old.token.hop + 1), old.invited)
             self.machine.registrar.give_back(self.add(seat, old.late))
         self.advance(seat)
-        if seat.token.more and len(seat.token.queue) <= LOW and token.slot in self.by_slot and not seat.giving:
+        if seat.token.escort.more and len(seat.token.queue) <= LOW and token.slot in self.by_slot and not seat.giving:
             self.machine.watch.beat(seat)
 
     def _compare_settings(self, token: Token) -> None:
@@ -232,7 +232,7 @@ class Seats:
             self.machine.watch.began(seat)
         waiter.rest()
         waiter.last_run = self.desk.now
-        self.desk.out.append(Grant(seat.using, seat.token))
+        self.desk.out.append(Grant.by(seat.token, seat.using))
         self.invitations.invite(seat)
         if waiter.waiting:
             self.queue_self(seat)
@@ -244,7 +244,7 @@ class Seats:
         """More requests wait here than one turn serves: a ticket behind the others'."""
         waiter = self.machine.waiter
         request = next(iter(waiter.waiting))
-        direct = not seat.token.more and self.desk.options.hints
+        direct = not seat.token.escort.more and self.desk.options.hints
         if any(ticket.node == self.desk.me for ticket in seat.token.queue):  # it stands for this one now
             mine = Ticket(self.desk.me, request)
             queue = tuple(mine if ticket.node == mine.node else ticket for ticket in seat.token.queue)
@@ -312,12 +312,9 @@ class Seats:
         if seat.invited not in (NOBODY, to):
             self.invitations.withdraw(seat)
         self.machine.watch.ended(seat)
-        token = seat.token._replace(
-            queue=queue,
-            # A beat that was sent just now will have been heard; if not, the watchers' probes find the next holder.
-            unseen=max(0, desk.now - (seat.sent_at if seat.tries == 1 else seat.heard_at)),
-            settings=desk.fingerprint,
-        )
+        # A beat that was sent just now will have been heard; if not, the watchers' probes find the next holder.
+        unseen = max(0, desk.now - (seat.sent_at if seat.tries == 1 else seat.heard_at))
+        token = escorted(seat.token._replace(queue=queue, settings=desk.fingerprint), unseen=unseen)
         seat.giving = True
         seat.parked = False
         seat.token = token
@@ -345,7 +342,7 @@ class Seats:
         desk.learn(place)
         self.machine.registrar.moved(place, token, seat.watcher)
         if seat.late:
-            self.machine.registrar.forward(token.slot, seat.late, token.more)
+            self.machine.registrar.forward(token.slot, seat.late, token.escort.more)
 
     def failed(self, token: Token, to: NodeId) -> None:
         """It is still, or again, here. Who refused has no need; who is silent asks again when it can."""
@@ -409,7 +406,7 @@ class Seats:
     def fed(self, seat: Seat, tickets: tuple[Ticket, ...], more: bool) -> None:
         """Somebody waits."""
         self.machine.registrar.give_back(self.add(seat, tickets))
-        seat.token = seat.token._replace(more=more)
+        seat.token = escorted(seat.token, more=more)
         if seat.parked and seat.token.queue and not self.machine.watch.overslept(seat):
             seat.parked = False
             seat.quiet_until = 0

@@ -1,22 +1,16 @@
-"""The switches of the wandering token, read once, each with the figure that chose its default.
-
-Unknown or impossible ones are refused with the nearest right name: a typing error in `watch` must not quietly
-switch the watch off.
-"""
+"""The switches and the constants of the wandering token, each with the figure that chose it."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Final
 
-from softmutex.core.errors import ConfigError
 from softmutex.core.events import SECOND, Duration, from_seconds
+from softmutex.core.machine import Setup
+from softmutex.core.options import Options, within
 from softmutex.core.timing import Timing
 
-WHEN_ISOLATED: Final = ("wait", "proceed", "raise")
 FIRST_EPOCH: Final = 1  # of a founder's token; all later ones count seconds, see Desk.next_epoch
 QUEUE: Final = 32  # tickets in a token: what a datagram has room for
 
@@ -42,57 +36,41 @@ LAZY: Final = SECOND // 50  # a holder waits so long before it says QUEUED: the 
 SAMPLE: Final = 8  # nodes asked by a full inquiry
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """`Setup.options` as this algorithm understands them. Durations in seconds."""
+@dataclass(frozen=True)
+class WanderingOptions(Options):
+    """Durations in seconds."""
 
     hints: bool = True  # WANT, register, queue; without them the token walks at random
     watch: bool = True  # beats to watchers, who replace a token that fell silent
     census: bool = True  # waiters whose requests go unanswered look for the token themselves
     early: bool = True  # the next holder is asked while A still runs
-    watchers: int = 2
+    watchers: int = within(2, 1, 2)
+    each: int = within(1, 1, 256)  # slots that one node may use at once
+    min_interval: float = within(0.0, 0.0)
+    row: int = within(16, 1, 4096)  # requests of one node that are served in a row while others wait
+    row_time: float = within(0.02, 0.0)  # no further one is started after this
+    listen: float = within(0.2, 0.0)  # a node that knows of no other waits so long for others before it makes a token
+
+
+@dataclass(frozen=True)
+class Settings(WanderingOptions):
+    """The options, and what the driver says."""
+
     slots: int = 1
-    each: int = 1  # slots that one node may use at once
-    min_interval: float = 0.0
     when_isolated: str = "wait"
-    row: int = 16  # requests of one node that are served in a row while others wait
-    row_time: float = 0.02  # no further one is started after this
-    listen: float = 0.2  # a node that knows of no other waits so long for others before it makes a token
-    spot: int = 0  # the resource's place on the ring of nodes: spreads the homes of many resources
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            kind = type(each.default)
-            right = isinstance(value, (int, float)) if kind is float else isinstance(value, kind)
-            if not right or (kind is not bool and isinstance(value, bool)):
-                raise ConfigError(f"option {each.name!r} is {value!r}: give a {kind.__name__}")
-            if kind in (int, float) and value < 0:
-                raise ConfigError(f"option {each.name!r} is {value!r}: give a number that is not negative")
-        for name, least, most in (("slots", 1, 256), ("each", 1, 256), ("row", 1, 4096), ("watchers", 1, 2)):
-            if not least <= getattr(self, name) <= most:
-                raise ConfigError(f"option {name!r} is {getattr(self, name)}: give {least} to {most}")
-        if self.when_isolated not in WHEN_ISOLATED:
-            raise ConfigError(
-                f"when_isolated is {self.when_isolated!r}: give {', '.join(WHEN_ISOLATED[:-1])} or {WHEN_ISOLATED[-1]}"
-            )
+    place: int = 0  # of the resource on the ring of nodes: spreads the homes of many resources
 
 
-def read_options(given: Mapping[str, Any]) -> Options:
-    known = [each.name for each in fields(Options)]
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise ConfigError(f"the wandering token has no option {name!r}: {hint}")
-    return Options(**given)
+def read_settings(setup: Setup, algorithm: str) -> Settings:
+    options = WanderingOptions.read(setup.options, algorithm)
+    return Settings(**asdict(options), slots=setup.slots, when_isolated=setup.when_isolated, place=setup.place)
 
 
-def least_interval(options: Options, timing: Timing) -> Duration:
+def least_interval(options: WanderingOptions, timing: Timing) -> Duration:
     return from_seconds(options.min_interval or timing.min_interval or 0.0)
 
 
-def fingerprint(options: Options, timing: Timing) -> int:
+def fingerprint(options: Settings, timing: Timing) -> int:
     """What all members must agree on, in 64 bits. Never 0: that is a token that does not say."""
     text = (
         f"wandering 1 {options.slots} {options.each} {least_interval(options, timing)} {options.hints} {options.watch}"

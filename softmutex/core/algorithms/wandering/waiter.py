@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk
+from softmutex.core.algorithms.wandering.messages import Want
 from softmutex.core.algorithms.wandering.settings import PATIENCE
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import NOBODY, SECOND, Duration, Instant, NodeId, RequestId, from_seconds
-from softmutex.core.messages import Want
 from softmutex.core.timing import Timing
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from softmutex.core.algorithms.wandering.desk import Desk, place_of
+from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of
+from softmutex.core.algorithms.wandering.messages import Heard, Seen
 from softmutex.core.algorithms.wandering.settings import BEAT, GRACE, LAZY, PARKED_BEAT, PROBES, SLACK
 from softmutex.core.events import NOBODY, Duration, NodeId
-from softmutex.core.messages import Heard, Seen
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
@@ -51,9 +51,9 @@ class Watch:
     def appoint(self, seat: Seat) -> NodeId:
         """Let the token name its watchers, if it names none. Who is to hear of it now."""
         desk = self.desk
-        if not seat.token.watch:
-            seat.token = seat.token._replace(watch=desk.homes(desk.options.watchers))
-        for node in seat.token.watch:
+        if not seat.token.escort.watch:
+            seat.token = escorted(seat.token, watch=desk.homes(desk.options.watchers))
+        for node in seat.token.escort.watch:
             if node != desk.me:
                 return node
         return next(iter(desk.homes(1, but=desk.me)), NOBODY)
@@ -62,7 +62,7 @@ class Watch:
         """False where others had to stand in for the first home, and it is no longer under suspicion here. A token
         that wanders among those who were on its side of a divided group would not meet the other one otherwise."""
         first = next(iter(self.desk.homes(1)), NOBODY)
-        return not seat.token.watch or first in (NOBODY, self.desk.me, *seat.token.watch)
+        return not seat.token.escort.watch or first in (NOBODY, self.desk.me, *seat.token.escort.watch)
 
     # --- the seat's story --------------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class Watch:
         seat.sent_at = 0
         if self.desk.now < seat.quiet_until:
             self.desk.timer(("beat", seat.token.slot), seat.quiet_until)  # they know, and it never went away
-        elif seat.token.watch and self.desk.now - seat.came_at < LAZY:
+        elif seat.token.escort.watch and self.desk.now - seat.came_at < LAZY:
             self.desk.timer(("beat", seat.token.slot), self.desk.now + LAZY)  # it is on the move, and may go on at once
         else:
             self.beat(seat)
@@ -102,8 +102,8 @@ class Watch:
         """The membership changed: the first homes may be others now."""
         homes = self.desk.homes(self.desk.options.watchers)
         for seat in self.machine.seats.by_slot.values():
-            if seat.token.watch and any(node not in seat.token.watch for node in homes):
-                seat.token = seat.token._replace(watch=homes)
+            if seat.token.escort.watch and any(node not in seat.token.escort.watch for node in homes):
+                seat.token = escorted(seat.token, watch=homes)
                 if not seat.giving:
                     seat.tries = 0
                     seat.sent_at = 0
@@ -121,7 +121,7 @@ class Watch:
         watcher = self.appoint(seat)
         place = place_of(seat.token, desk.me)
         lease = 0 if seat.parked else self.lease
-        if desk.me in seat.token.watch:
+        if desk.me in seat.token.escort.watch:
             desk.post(desk.me, Seen(place, lease, seat.token.queue))
         if watcher == NOBODY:
             seat.heard_at = desk.now
@@ -145,7 +145,7 @@ class Watch:
         desk = self.desk
         if seat.sent_at and seat.tries >= TRIES:
             desk.suspect(seat.watcher)
-            seat.token = seat.token._replace(watch=())
+            seat.token = escorted(seat.token, watch=())
             seat.tries = 0
             seat.silent += 1
             if seat.parked and seat.silent > PROBES:  # nobody answers; a parked token has nothing to fear
@@ -174,9 +174,9 @@ class Watch:
 
     def answered(self, seat: Seat, sender: NodeId) -> None:
         """The first home is well, and another stands in for it: back to the rule that everybody can compute."""
-        watch = seat.token.watch
+        watch = seat.token.escort.watch
         if watch and sender not in watch and sender == next(iter(self.desk.ring()), NOBODY):
-            seat.token = seat.token._replace(watch=self.desk.homes(self.desk.options.watchers))
+            seat.token = escorted(seat.token, watch=self.desk.homes(self.desk.options.watchers))
 
     def heard(self, sender: NodeId, message: Heard) -> None:
         desk = self.desk
@@ -197,5 +197,5 @@ class Watch:
             if seat.parked:
                 seat.quiet_until = seat.heard_at + PARKED_BEAT
             desk.timer(("beat", seat.token.slot), max(desk.now, seat.heard_at + pause))
-        if message.tickets or sender == next(iter(seat.token.watch), sender):
+        if message.tickets or sender == next(iter(seat.token.escort.watch), sender):
             self.machine.seats.fed(seat, message.tickets, message.more)
