@@ -100,6 +100,14 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
     def start_node(self, name: str) -> None:
         self._spawn(name, "slurmd", "-D", "-N", name)
 
+    def restart_controller(self) -> None:
+        controller = self._processes.pop("slurmctld")
+        controller.terminate()
+        controller.wait()
+        self._spawn("slurmctld", "slurmctld", "-D")
+        wait_until(lambda: self.run("scontrol", "ping").startswith("Slurmctld(primary) at"), "the controller is gone")
+        wait_until(lambda: "UP" in self.run("scontrol", "ping"), "the controller is not back")
+
     def _spawn(self, name: str, *command: str) -> None:
         with (self.here / f"{name}.out").open("ab") as out:
             self._processes[name] = subprocess.Popen(

@@ -44,8 +44,8 @@ softmutex slurm unit > /etc/systemd/system/softmutex-slurm.service
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parts = parser.add_subparsers(dest="what", required=True, metavar="release | queue | lua | unit")
-    release = add_part(parts, "release", RELEASE)
+    parts = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
+    release = add_part(parts, "release", "the service that lets waiting jobs go", RELEASE)
     release.add_argument(
         "--slots", action="append", default=[], metavar="NAME=K", help="so many jobs of that mutex at once; default 1"
     )
@@ -59,18 +59,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     release.add_argument("--config", metavar="FILE", help="settings; else the environment and softmutex.toml")
     release.add_argument("--node-name", metavar="NAME", help="else slurm-<cluster>-<host>-<process>")
     release.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    queue = add_part(parts, "queue", QUEUE)
+    queue = add_part(parts, "queue", "who has a turn and who waits for one", QUEUE)
     queue.add_argument("-n", "--name", metavar="NAME", help="of this mutex only")
     queue.add_argument("--json", action="store_true", help="for programs")
-    add_part(parts, "lua", LUA)
-    add_part(parts, "unit", UNIT)
+    add_part(parts, "lua", "print job_submit.lua, which makes Slurm put jobs off", LUA)
+    add_part(parts, "unit", "print a unit for systemd that runs the service", UNIT)
 
 
 def add_part(
-    parts: argparse._SubParsersAction[argparse.ArgumentParser], name: str, words: str
+    parts: argparse._SubParsersAction[argparse.ArgumentParser], name: str, line: str, words: str
 ) -> argparse.ArgumentParser:
     return parts.add_parser(
-        name, description=words, help=words.split(". ")[0], formatter_class=argparse.RawDescriptionHelpFormatter
+        name, help=line, description=words, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
 
 

@@ -29,6 +29,7 @@ MARK: Final = "softmutex="
 TURN_S: Final = 4_102_444_800  # 2100-01-01: begins when it is its turn. job_submit.lua has the same number
 NEVER: Final = f"starttime=uts{TURN_S}"
 ID: Final = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
+ROW: Final = re.compile(r"[0-9]{1,10}(_([0-9]{1,10}|\[[0-9,:-]+\]))?")
 WANTS: Final = re.compile(
     r"softmutex=([A-Za-z0-9][A-Za-z0-9._@+-]{0,63})((?::[a-z]+=[A-Za-z0-9._@+-]+)*)(?: (.*))?", re.S
 )
@@ -276,7 +277,7 @@ async def look_at(job: str) -> Sight:
 
 
 async def update(job: str, *changes: str) -> None:
-    if not ID.fullmatch(job.partition("_[")[0]):
+    if not ROW.fullmatch(job):
         raise SlurmFailed(f"{job[:80]!r} is no job.")
     await ask("scontrol", "update", f"jobid={job}", *changes)
 
@@ -313,6 +314,8 @@ def comment(job: Job, words: str) -> str:
 
 
 async def cancel(job: Job) -> None:
+    if not ROW.fullmatch(job.row or job.id):
+        raise SlurmFailed(f"{job.row[:80]!r} is no job.")
     await ask("scancel", job.row or job.id)
 
 

@@ -145,7 +145,7 @@ class Releaser:
         to_do: list[tuple[Job, Awaitable[object]]] = []
         for job in queue.jobs.values():
             line = self._line(job.wish.mutex)
-            if self._is_seated(job, line) or (job.wish.by in others and not job.waits):
+            if self._is_seated(job, line, queue) or (job.wish.by in others and not job.waits):
                 continue
             if job.runs:
                 line.loose.append(job)
@@ -166,13 +166,16 @@ class Releaser:
             self._lines[mutex] = Line(mutex, self._slots.get(mutex, 1))
         return self._lines[mutex]
 
-    def _is_seated(self, job: Job, line: Line) -> bool:
+    def _is_seated(self, job: Job, line: Line, queue: Queue) -> bool:
         for seat in line.seats:
             if seat.job is not None and seat.job.id == job.id:
                 self._places.sees(job, "its turn")
                 return True
             if seat.next is not None and seat.next.id == job.id:
-                return True
+                first = queue.jobs.get(seat.job.id) if seat.job else None
+                if not (job.runs and first is not None and first.runs):
+                    return True
+                seat.next = None  # somebody started it beside the one whose end it was to wait for
         return False
 
     def _line_up(self, job: Job, line: Line, to_do: list[tuple[Job, Awaitable[object]]]) -> None:
