@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import secrets
+import shutil
 import signal
 import stat
 import subprocess
@@ -170,11 +172,21 @@ async def test_a_key_that_others_may_read_or_that_is_a_link_is_refused(make: Mak
         make().group_key()
 
 
-async def test_the_place_depends_on_nothing_but_the_user(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = LocalMembership()
-    for variable in ("TMPDIR", "XDG_RUNTIME_DIR", "HOME"):
-        monkeypatch.setenv(variable, "/somewhere/else")
-    assert LocalMembership()._base == here._base == f"/tmp/softmutex-{os.geteuid()}"
+async def test_the_place_depends_on_nothing_but_the_user(no_leaks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"test-{os.getpid()}-{secrets.token_hex(8)}"
+    place = Path(f"/tmp/softmutex-{os.geteuid()}") / name
+    here, there = LocalMembership(name), LocalMembership(name)
+    try:
+        await here.join(Member("here:1", id=1))
+        assert place.is_dir()
+        for variable in ("TMPDIR", "XDG_RUNTIME_DIR", "HOME"):
+            monkeypatch.setenv(variable, "/somewhere/else")
+        await until_shown(there, "here:1")
+        assert there.group_key() == here.group_key()
+    finally:
+        await here.aclose()
+        await there.aclose()
+        shutil.rmtree(place)
 
 
 @pytest.mark.parametrize("name", ["..", ".", "-x", "a/b", "a b", "x" * 65, "a\0b"])
@@ -354,9 +366,14 @@ async def test_while_nothing_changes_nothing_is_read(make: Make, monkeypatch: py
     for name, value in (("RACY_NS", 0), ("POLL_S", 0.01)):
         monkeypatch.setattr(rundir, name, value)
     monkeypatch.setattr("softmutex_adapters.memberships.local.POLL_S", 0.01)
-    polled: list[float] = []
-    real = rundir.RunDir._poll
-    monkeypatch.setattr(rundir.RunDir, "_poll", lambda self, now: (polled.append(now), real(self, now))[1])
+    polled: list[object] = []
+    stat = os.stat
+
+    def looking(path: Any, **how: Any) -> os.stat_result:
+        polled.append(path)
+        return stat(path, **how)
+
+    monkeypatch.setattr(os, "stat", looking)
     here = make()
     await here.join(Member("here:1"))
     await until_shown(here)

@@ -1,6 +1,7 @@
 """The testing kit for users: virtual time, the network in memory, and contracts that catch what is broken."""
 
 import asyncio
+import contextlib
 import doctest
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import softmutex_adapters.transports.udp
 import softmutex.testing.clock
 import softmutex.testing.memory
 from softmutex.core.errors import ConfigError
-from softmutex.ports import CannotOpen, Datagram, Member, Membership, Transport
+from softmutex.mailbox import Mailbox
+from softmutex.ports import CannotOpen, Closed, Datagram, Member, Membership, Transport
 from softmutex.testing import (
     MembershipContract,
     MemoryMembership,
@@ -239,8 +241,12 @@ class Truncating(MemoryTransport):
 
 
 class Complaining(MemoryTransport):
+    def __init__(self, network: MemoryNetwork, address: str) -> None:
+        super().__init__(network, address)
+        self.network = network
+
     def send(self, address: str, payload: bytes) -> None:
-        if address not in self._network._places:
+        if address not in self.network.addresses:
             raise ConnectionRefusedError(address)
         super().send(address, payload)
 
@@ -248,7 +254,17 @@ class Complaining(MemoryTransport):
 class Limitless(MemoryTransport):
     def __init__(self, network: MemoryNetwork, address: str) -> None:
         super().__init__(network, address)
-        self._mailbox._limit = 10**9
+        self.limitless = Mailbox(10**9)
+
+    def hand_in(self, datagram: Datagram, delay_s: float, sender: MemoryTransport) -> None:
+        self.limitless.put(datagram)
+
+    async def receive(self) -> Sequence[Datagram]:
+        return await self.limitless.receive()
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self.limitless.close()
 
 
 class Lingering(MemoryTransport):
@@ -264,7 +280,11 @@ class Anonymous(MemoryTransport):
 
 class Deaf(MemoryTransport):
     async def receive(self) -> Sequence[Datagram]:
-        return await super().receive() if not self._closed else await asyncio.Event().wait()  # type: ignore[return-value]
+        try:
+            return await super().receive()
+        except Closed:
+            await asyncio.Event().wait()
+            raise
 
 
 class Bound(MemoryTransport):
@@ -301,19 +321,32 @@ def test_the_contract_of_transports_catches_what_is_broken(kind: type[MemoryTran
 
 class Silent(MemoryMembership):
     async def join(self, me: Member) -> None:
-        self._me = me
+        pass
 
 
 class Vain(MemoryMembership):
-    def _others(self) -> tuple[Member, ...]:
-        return tuple(self._network._members.values())
+    me: Member | None = None
+
+    async def join(self, me: Member) -> None:
+        self.me = me
+        await super().join(me)
+
+    async def watch(self) -> Sequence[Member]:
+        others = await super().watch()
+        return (*others, self.me) if self.me is not None else others
 
 
 class Chatty(MemoryMembership):
+    def __init__(self, network: MemoryNetwork) -> None:
+        super().__init__(network)
+        self.shown: Sequence[Member] | None = None
+
     async def watch(self) -> Sequence[Member]:
-        self._shown = None
-        await asyncio.sleep(0.001)
-        return await super().watch()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if self.shown is None else 0.001):
+                self.shown = await super().watch()
+        assert self.shown is not None
+        return self.shown
 
 
 class Clinging(MemoryMembership):

@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from softmutex_adapters.transports import udp
+from softmutex_adapters.transports import addressing, udp
 from softmutex_adapters.transports.udp import UdpTransport
 
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen
 from softmutex.testing.contracts.checks import eventually, repeating
 from softmutex.urls import split_address
+from tests.footprint import kept_by
+from tests.limits import lower
 
 Open = Callable[..., Any]
 
@@ -63,8 +65,10 @@ async def test_one_socket_serves_both_kinds_of_ip_and_replies_in_the_kind_it_was
 
 async def test_what_is_advertised_is_what_others_are_told(opened: Open) -> None:
     assert (await opened("127.0.0.1", advertise="ftp1.example:7000")).address == "ftp1.example:7000"
-    without_port = await opened("127.0.0.1", advertise="[fd00::7]")
-    bound_to = without_port._socket.getsockname()[1]
+    without_port, there = await opened("127.0.0.1", advertise="[fd00::7]"), await opened()
+    without_port.send(there.address, b"from where?")
+    [datagram] = await there.receive()
+    bound_to = split_address(datagram.source)[1]
     assert without_port.address == f"[fd00::7]:{bound_to}"
 
 
@@ -186,25 +190,17 @@ async def test_a_dead_name_server_takes_few_threads_and_no_time(opened: Open, na
 # --- what the kernel says --------------------------------------------------------------------------------------------
 
 
-class RefusingSocket:
-    """A socket on which sending fails the way the kernel lets it fail."""
-
-    def __init__(self, real: socket.socket, number: int) -> None:
-        self._real, self._number = real, number
-
-    def sendto(self, *_: Any) -> int:
-        raise OSError(self._number, "as the kernel says it")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
 @pytest.mark.parametrize("number", [*udp.CAUSES, errno.EIO], ids=errno.errorcode.get)
-async def test_whatever_the_kernel_refuses_is_a_counted_loss(opened: Open, number: int) -> None:
+async def test_whatever_the_kernel_refuses_is_a_counted_loss(
+    opened: Open, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> int:
+        raise OSError(number, "as the kernel says it")
+
     here, there = await opened(), await opened()
-    real, here._socket = here._socket, RefusingSocket(here._socket, number)
-    here.send(there.address, b"refused")
-    here._socket = real
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "sendto", refuse)
+        here.send(there.address, b"refused")
     assert here.statistics()[udp.CAUSES.get(number, "send_failed")] == 1
     here.send(there.address, b"taken")
     assert await payloads(there) == [b"taken"]
@@ -252,16 +248,24 @@ async def test_a_flood_of_rubbish_stops_neither_the_valid_stream_nor_fills_memor
 
 
 async def test_what_is_remembered_of_strangers_is_bounded(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(udp, "KNOWN_MAX", 8)
+    lower("sources that UDP remembers", 8, monkeypatch)
     monkeypatch.setattr(udp, "NAMES_MAX", 8)
     here, there = await opened(), await opened()
-    for number in range(1, 50):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            stranger.sendto(b"hello", split_address(there.address))
-        [datagram] = await there.receive()
-        there.send(datagram.source, b"whoever you are")
-        here.send(f"no-such-host-{number}:x", b"hello")
-    assert max(len(there._sources), len(there._known), len(here._names)) <= 8
+
+    async def meets(strangers: range) -> None:
+        for number in strangers:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+                stranger.bind((f"127.1.{number // 250}.{number % 250 + 1}", 0))
+                stranger.sendto(b"hello", split_address(there.address))
+            [datagram] = await there.receive()
+            there.send(datagram.source, b"whoever you are")
+            here.send(f"no-such-host-{number}:x", b"hello")
+
+    with kept_by(udp, addressing) as kept:
+        await meets(range(100))
+        few = kept()
+        await meets(range(100, 2000))
+        assert kept() < few + 20_000  # 10 bytes each: none of them has even its address
 
 
 async def test_a_transport_is_opened_once() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from softmutex_adapters.memberships.registry import RegistryMembership
 from softmutex_adapters.registry.tokens import Tokens
 
 from softmutex import Node
@@ -47,8 +48,8 @@ async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
 
 
 def member(registry: Inside, name: str, group: str = "lab", **options: Any) -> Node:
-    membership = f"registry+http://127.0.0.1:{registry.port}/{group}"
-    return Node(transport="udp://127.0.0.1:0", membership=membership, name=name, insecure=True, **options)
+    options.setdefault("membership", f"registry+http://127.0.0.1:{registry.port}/{group}")
+    return Node(transport="udp://127.0.0.1:0", name=name, insecure=True, **options)
 
 
 def member_item(name: str) -> str:
@@ -112,11 +113,12 @@ async def test_a_killed_member_is_shown_as_gone_and_a_leaver_as_having_left(regi
 
 
 async def test_tokens_that_were_made_and_overlaps_are_marked_in_the_timeline(registry: Inside, tab: Tab):
-    async with member(registry, "anna") as anna, anna.mutex("tapes"):
+    membership = RegistryMembership.from_url(f"registry+http://127.0.0.1:{registry.port}/lab")
+    async with member(registry, "anna", membership=membership) as anna, anna.mutex("tapes"):
         await tab.open(f"{registry.base}/#lab")
         await tab.until("document.querySelector('svg .mark.generated')", "the token was made")
         loss = Observation("tapes", 1, "hold_lost", {"request": 1, "reason": "overlap"})
-        anna._life.membership.observer.notice(loss)  # type: ignore[union-attr]
+        membership.observer.notice(loss)
         await tab.until("document.querySelector('svg .mark.lost')", "what went wrong is marked")
         await tab.until("document.querySelector('.facts .bad')?.innerText == '1 warned hold'", "and counted")
         await tab.ask("document.querySelector('details').open = true")

@@ -1,6 +1,7 @@
 """Which setting is in force, and who said so."""
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 
 from softmutex import ConfigError, Node, SoftMutex, Timing
 from softmutex.runtime.config import SETTINGS, Settings, duration_s, resolve, with_places
+from softmutex.testing import MemoryNetwork
+from tests.runtime.group import mutex_shown, node_on
 
 FILE = """
 transport = "udp://0.0.0.0:1?name=query-name"
@@ -207,17 +210,27 @@ def test_what_can_be_judged_at_once_is_refused_at_once(make: Any):
         make(membershipp="x")
 
 
-def test_a_timing_counts_as_given_whole():
-    mutex = SoftMutex("x", timing=Timing(op=9.0))
-    wanted = mutex._plan()
-    assert wanted.terms.timing == Timing(op=9.0)
+async def in_force(node: Node, network: MemoryNetwork, name: str, **options: Any) -> dict[str, Any]:
+    """By which terms the mutex is run, as the node tells whoever asks."""
+    async with node, node.mutex(name, **options):
+        seen = await mutex_shown(node, network, name)
+    return {"slots": seen["slots"], **seen["terms"]}
 
 
-def test_a_mutex_learns_its_settings_from_the_node_and_its_table(tmp_path: Path):
+async def test_a_timing_counts_as_given_whole(monkeypatch: pytest.MonkeyPatch):
+    network = MemoryNetwork()
+    monkeypatch.setenv("SOFTMUTEX_TIMING_NODES_MAX", "17")
+    terms = await in_force(node_on(network), network, "x", timing=Timing(op=9.0))
+    assert terms == {"slots": 1, **asdict(Timing(op=9.0))}
+
+
+async def test_a_mutex_learns_its_settings_from_the_node_and_its_table(tmp_path: Path):
     (tmp_path / "softmutex.toml").write_text(FILE)
-    node = Node(config=tmp_path / "softmutex.toml")
-    terms = node.mutex("db-load", min_interval=3)._plan().terms
-    assert (terms.slots, terms.timing.op, terms.machine_options()) == (3, 2.5, {"min_interval": 3.0})
+    network = MemoryNetwork()
+    node = node_on(network, config=tmp_path / "softmutex.toml")
+    terms = await in_force(node, network, "db-load", min_interval=3)
+    assert (terms["slots"], terms["op"], terms["min_interval"]) == (3, 2.5, 3.0)
+    assert terms == {**asdict(Timing(op=2.5)), "min_interval": 3.0, "slots": 3}
 
 
 # --- files of others -------------------------------------------------------------------------------------------------

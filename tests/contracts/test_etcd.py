@@ -1,19 +1,24 @@
 """An etcd that is there already keeps M1 to M7 as a membership, through kill -9 and empty disks."""
 
 import pytest
-from softmutex_adapters.memberships.etcd import EtcdMembership
+from softmutex_adapters.memberships.etcd import EtcdBoard, EtcdMembership
+from softmutex_adapters.registry.etcd_gateway import Gateway, plain, under
 
 from softmutex import plugins
 from softmutex.core.errors import ConfigError
-from softmutex.ports import Membership
+from softmutex.ports import Member, Membership
 from tests.contracts.boards import ONE, TWO, BoardContract
 from tests.registry.inside import until
+from tests.sight import Sight
 
 
 @pytest.mark.needs("etcd")
 class TestEtcd(BoardContract):
     scheme = "etcd"
     kind = "etcd"
+
+    def make_board(self) -> EtcdBoard:
+        return EtcdBoard([f"http://127.0.0.1:{self.process.port}"], "contract", ca=None)
 
     def make_impossible(self) -> Membership:
         return plugins.membership(self.url(tls="yes", ca="/nowhere/authority.pem"))
@@ -28,14 +33,26 @@ class TestEtcd(BoardContract):
             await membership.aclose()
 
     async def test_a_lease_that_was_ended_by_somebody_is_taken_anew(self) -> None:
-        async with self.made(2) as (one, two):
+        async with self.made(2) as (one, two), Sight(two) as sight:
             await one.join(ONE)
             await two.join(TWO)
-            await self.until_sees(two, ONE)
-            revoked = one._board._lease
-            await one._board._gateway.call("lease/revoke", {"ID": revoked})
-            await until(lambda: one._board._lease not in ("", revoked), "it has another one", 15.0)
-            await self.until_sees(two, ONE)
+            await until(lambda: sight.others == (ONE,), "it is there", 15.0)
+            gateway = Gateway([f"http://127.0.0.1:{self.process.port}"])
+            gateway.open()
+
+            async def lease_of(member: Member) -> str:
+                rows = (await gateway.call("kv/range", under("roll/contract/"))).get("kvs", [])
+                return next((row["lease"] for row in rows if plain(row["key"]).endswith(member.address)), "")
+
+            revoked = await lease_of(ONE)
+            await gateway.call("lease/revoke", {"ID": revoked})
+
+            async def has_another_one() -> bool:
+                return await lease_of(ONE) not in ("", revoked)
+
+            await until(has_another_one, "it has another one", 15.0)
+            await until(lambda: sight.others == (ONE,), "it is there again", 15.0)
+            await gateway.aclose()
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,14 @@ from softmutex_adapters.memberships import registry as memberships
 from softmutex_adapters.memberships.registry import RegistryMembership
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.client import RegistryClient, Trouble, explain_certificate
+from softmutex_adapters.registry.sqlite_store import SqliteStore
 from softmutex_adapters.registry.tokens import Tokens
 
 from softmutex import Node, plugins
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen, Member
 from tests.registry.inside import inside, until
+from tests.sight import Sight
 
 ME, YOU = Member("10.0.0.1:1", 1, "me"), Member("10.0.0.1:2", 2, "you")
 SIGNER = wire.Signer(bytes(32))
@@ -61,9 +63,13 @@ def test_a_url_that_cannot_be_followed_is_an_error_that_says_why(url: str, said:
         plugins.membership(url)
 
 
-def test_several_registries_default_ports_and_ipv6_are_understood():
-    membership = RegistryMembership.from_url("registry+https://reg1,reg2:99,[fd00::1]/lab")
-    assert membership._registries == ["https://reg1:9430", "https://reg2:99", "https://[fd00::1]:9430"]
+async def test_several_registries_default_ports_and_ipv6_are_understood(no_leaks: None, caplog: Any):
+    membership = RegistryMembership.from_url("registry+https://reg1.test,reg2.test:99,[::1]:9/lab")
+    assert await membership.watch() == ()
+    await until(lambda: membership.statistics()["troubles"] >= 3, "all were asked")
+    for base in ("https://reg1.test:9430", "https://reg2.test:99", "https://[::1]:9"):
+        assert f"{base} " in caplog.text
+    await membership.aclose()
 
 
 # --- who is alone, and who only seems so -----------------------------------------------------------------------------
@@ -94,10 +100,18 @@ async def test_it_is_not_complete_when_the_registry_has_been_gone_for_a_lease(no
 
 
 async def test_who_is_dropped_from_the_list_comes_back_at_once(no_leaks: None, tmp_path: Path, caplog: Any):
-    async with inside(tmp_path) as registry, member(registry.base) as one, member(registry.base) as onlooker:
+    store = SqliteStore(str(tmp_path / "registry.db"))
+    async with (
+        inside(tmp_path, store=store) as registry,
+        member(registry.base) as one,
+        member(registry.base) as onlooker,
+    ):
         await one.join(ME)
         await shows(onlooker, ME.address)
-        await registry.hub.drop("g", one._lease)
+        stored = await store.read("g")
+        assert stored is not None
+        [its] = stored.entries
+        await registry.hub.drop("g", its)
         await shows(onlooker)
         await shows(onlooker, ME.address)
         await until(lambda: "had dropped this node from the list; it is back" in caplog.text, "it says so")
@@ -215,9 +229,11 @@ async def test_what_a_registry_does_wrong_is_told_once_and_tried_again(no_leaks:
 
 async def test_a_list_that_goes_back_is_refused_and_the_last_one_stands(no_leaks: None, caplog: Any):
     async with impostor(SET_BACK) as base, member(base) as onlooker:
-        await shows(onlooker, YOU.address)
-        await until(lambda: onlooker.statistics()["lists_refused"], "the older one is refused")
-        assert [one.address for one in onlooker._view.others(None, "")] == [YOU.address]
+        async with Sight(onlooker) as sight:
+            await until(lambda: sight.addresses() == {YOU.address}, "the first one is taken")
+            await until(lambda: onlooker.statistics()["lists_refused"], "the older one is refused")
+            assert sight.addresses() == {YOU.address}
+        assert onlooker.statistics()["members"] == 1
         assert (
             "shows version 8 of the list, and this node has seen 9: its store or its clock was set back" in caplog.text
         )

@@ -65,7 +65,7 @@ async def test_a_poll_waits_for_the_next_change_and_is_told_that_alone(no_leaks:
         path = f"/v1/groups/g/members?after={version}"
         assert (await registry.call("GET", f"{path}&wait=0.05"))[0] == 204
         waiting = asyncio.ensure_future(registry.call("GET", f"{path}&wait=25"))
-        await until(lambda: registry.hub._polls["g"], "it waits")
+        await until(lambda: registry.hub.polls["g"], "it waits")
         await registry.join("g", 2)
         status, told, headers = await waiting
         assert (status, told["after"], [one[1] for one in told["joined"]]) == (200, version, ["10.0.0.1:2"])
@@ -249,13 +249,12 @@ async def test_what_is_wrong_is_refused_in_words(no_leaks, tmp_path: Path, metho
 
 @pytest.mark.parametrize("how", ["full", "read-only"])
 async def test_with_a_full_or_read_only_disk_all_goes_on_from_memory_and_is_written_later(
-    no_leaks: None, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+    no_leaks: None, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture, connections: list[sqlite3.Connection]
 ):
     store = SqliteStore(str(tmp_path / "registry.db"))
     async with inside(tmp_path, store=store) as registry:
         await registry.join("g", 1)
-        connection = store._connection
-        assert isinstance(connection, sqlite3.Connection)
+        [connection] = connections
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}" if how == "full" else "PRAGMA query_only = ON")
         await asyncio.gather(*(registry.join("g", number) for number in range(2, 202)))
@@ -285,7 +284,7 @@ async def test_stopping_answers_all_who_wait_and_closes_all(no_leaks: None, tmp_
         poll = asyncio.ensure_future(registry.call("GET", f"/v1/groups/g/members?after={version}&wait=25"))
         async with registry.session.get(f"{registry.base}/v1/groups/g/events?after={version}") as answer:
             await answer.content.readany()
-            await until(lambda: registry.hub._polls["g"] and registry.hub.streams["g"], "both wait")
+            await until(lambda: registry.hub.polls["g"] and registry.hub.streams["g"], "both wait")
             await registry.server.stop()
             assert (await poll)[0] == 204
             assert await answer.content.read() == b"", "the stream ends, and is not torn off"

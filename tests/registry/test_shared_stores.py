@@ -14,6 +14,7 @@ from tests.registry.inside import until
 from tests.registry.serving import Served
 from tests.registry.store_contract import StoreContract
 from tests.registry.store_process import Process
+from tests.sight import Sight
 
 ONE, TWO, THREE = (Member(f"10.0.0.1:{number}", number) for number in (1, 2, 3))
 
@@ -78,9 +79,11 @@ class SharedStore(StoreContract):
                 both = await member(THREE, *registries)
                 everybody = {ONE.address, TWO.address, THREE.address}
 
+                sights = [await stack.enter_async_context(Sight(each)) for each in (one, two, both)]
+
                 def all_see_all() -> bool:
-                    seen = [{other.address for other in each._view.members.values()} for each in (one, two, both)]
-                    return all(addresses == everybody for addresses in seen)
+                    them = zip((ONE, TWO, THREE), sights, strict=True)
+                    return all(sight.addresses() == everybody - {me.address} for me, sight in them)
 
                 await until(all_see_all, "what one registry hears the other one tells", 10.0)
                 await asyncio.to_thread(registries[0].kill)
@@ -93,7 +96,8 @@ class SharedStore(StoreContract):
                 await until(lambda: one.statistics()["sessions"] >= 2, "it comes back", 20.0)
                 await both.leave()
                 everybody.discard(THREE.address)
-                await until(lambda: len(one._view.members) == len(two._view.members) == 2, "the leaver is gone", 10.0)
+                wanted = [{TWO.address}, {ONE.address}]
+                await until(lambda: [each.addresses() for each in sights[:2]] == wanted, "the leaver is gone", 10.0)
         finally:
             for registry in registries:
                 await asyncio.to_thread(registry.stop)

@@ -15,35 +15,31 @@ class TestSqlite(StoreContract):
     shared = False
 
     @pytest.fixture(autouse=True)
-    def place(self, tmp_path: Path) -> None:
-        self.path = tmp_path / "registry.db"
+    def place(self, tmp_path: Path, connections: list[sqlite3.Connection]) -> None:
+        self.path, self.connections = tmp_path / "registry.db", connections
 
     def make(self) -> Store:
         return open_store(f"sqlite:{self.path}")
 
     async def fail(self, store: Store) -> None:
-        connection(store).execute("PRAGMA query_only = ON")
+        self.connections[-1].execute("PRAGMA query_only = ON")
 
     async def mend(self, store: Store) -> None:
-        connection(store).execute("PRAGMA query_only = OFF")
+        self.connections[-1].execute("PRAGMA query_only = OFF")
 
 
-def connection(store: Store) -> sqlite3.Connection:
-    """SQLite's own switches make it fail as a full or read-only disk does, without a disk of the test's."""
-    assert isinstance(store, SqliteStore)
-    assert store._connection is not None
-    return store._connection
-
-
-async def test_a_full_disk_is_told_as_such_and_what_was_there_stays(no_leaks: None, tmp_path: Path):
+async def test_a_full_disk_is_told_as_such_and_what_was_there_stays(
+    no_leaks: None, tmp_path: Path, connections: list[sqlite3.Connection]
+):
     store = SqliteStore(str(tmp_path / "registry.db"))
     await store.open()
     await store.commit("g", {"lease-a": ONE})
-    (pages,) = connection(store).execute("PRAGMA page_count").fetchone()
-    connection(store).execute(f"PRAGMA max_page_count = {pages}")
+    [connection] = connections
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StoreFailed, match="the disk is full"):
         await store.commit("g", {f"lease-{n}": ONE for n in range(1000)})
-    connection(store).execute("PRAGMA max_page_count = 1000000")
+    connection.execute("PRAGMA max_page_count = 1000000")
     stored = await store.read("g")
     assert stored is not None
     assert list(stored.entries) == ["lease-a"]

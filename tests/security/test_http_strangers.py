@@ -16,6 +16,7 @@ from softmutex.cli.survey import Survey
 from softmutex.core.messages import Challenge, Hello
 from softmutex.core.wire import Frame
 from softmutex.runtime.config import resolve, with_places
+from softmutex.runtime.keys import group_fingerprint
 from softmutex.runtime.sealing import KeyRing, Sealer
 from softmutex.testing import MemoryNetwork
 from softmutex.testing.contracts.checks import eventually
@@ -28,7 +29,7 @@ SOMEBODY = 4711
 def recorded_greeting(node: Node, group: str = "default") -> bytes:
     """What anybody on the way sees: the first HELLO of a member, sealed, meant for nobody in particular."""
     sealer = Sealer(KeyRing.of(KEY), group, SOMEBODY)
-    frame = sealer.seal(Frame(SOMEBODY, 0, "", Hello(1, 0, node.life().group, False, "recorded")))
+    frame = sealer.seal(Frame(SOMEBODY, 0, "", Hello(1, 0, group_fingerprint(group), False, "recorded")))
     return len(frame).to_bytes(2, "big") + frame
 
 
@@ -38,25 +39,29 @@ class Trap:
     def __init__(self) -> None:
         self.connections = 0
         self.address = ""
-        self._over = asyncio.Event()
+        self.over = asyncio.Event()
 
-    async def _swallow(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def swallow(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        await self._over.wait()
+        await self.over.wait()
         writer.close()
 
     @classmethod
     @contextlib.asynccontextmanager
     async def set(cls) -> AsyncIterator["Trap"]:
         trap = cls()
-        server = await asyncio.start_server(trap._swallow, "127.0.0.1", 0, backlog=1024)
+        server = await asyncio.start_server(trap.swallow, "127.0.0.1", 0, backlog=1024)
         trap.address = "http://{}:{}".format(*server.sockets[0].getsockname())
         try:
             yield trap
         finally:
-            trap._over.set()
+            trap.over.set()
             server.close()
             await server.wait_closed()
+
+
+def couriers_to(trap: Trap) -> list[str]:
+    return [name for task in asyncio.all_tasks() if trap.address in (name := task.get_name())]
 
 
 @contextlib.asynccontextmanager
@@ -89,7 +94,7 @@ async def replay(session: aiohttp.ClientSession, node: Node, body: bytes, sender
 
 
 async def test_a_recorded_greeting_makes_a_node_post_to_nobody_and_holds_up_no_turn(no_leaks: None):
-    async with Trap.set() as trap, two_nodes() as (a, b, transport), aiohttp.ClientSession() as session:
+    async with Trap.set() as trap, two_nodes() as (a, b, _), aiohttp.ClientSession() as session:
         await turns(a, b, 5)
         quiet_s = await turns(a, b, 20)
         body = recorded_greeting(a)
@@ -98,7 +103,7 @@ async def test_a_recorded_greeting_makes_a_node_post_to_nobody_and_holds_up_no_t
             await asyncio.gather(*(replay(session, a, body, sender) for sender in senders))
         attacked_s = await turns(a, b, 20)
         assert trap.connections == 0
-        assert len(transport._couriers) <= 1, "the other member's alone"
+        assert couriers_to(trap) == []
         assert attacked_s < max(10 * quiet_s, 2.0)
 
 
@@ -190,9 +195,22 @@ async def test_strangers_that_ask_at_once_are_bounded_and_wait_a_bounded_time(
 
 
 async def test_addresses_that_are_known_are_bounded(no_leaks: None, monkeypatch: pytest.MonkeyPatch):
+    """Who is known has its frames taken at once, with no answer in them; a stranger waits for one."""
     monkeypatch.setattr(http, "KNOWN_MAX", 3)
+    monkeypatch.setattr(visits, "ANSWER_S", 0.05)
     transport = HttpTransport()
-    for number in range(10):
-        transport._know(f"http://peer-{number}")
-    assert list(transport._known) == [f"http://peer-{number}" for number in (7, 8, 9)]
-    await transport.aclose()
+    await transport.open()
+
+    async def is_known(session: aiohttp.ClientSession, peer: str) -> bool:
+        headers = {SENDER_HEADER: peer}
+        async with session.post(transport.address + PATH, data=b"\0\1x", headers=headers) as answer:
+            assert answer.status == 204
+        [datagram] = await transport.receive()
+        return datagram.source == peer
+
+    async with Trap.set() as trap, aiohttp.ClientSession() as session:
+        peers = [f"{trap.address}/{number}" for number in range(10)]
+        for peer in peers:
+            transport.send(peer, b"hello")
+        assert [peer for peer in peers if await is_known(session, peer)] == peers[-3:]
+        await transport.aclose()

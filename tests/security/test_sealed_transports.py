@@ -24,10 +24,10 @@ class Sealed:
 
     def __init__(self, inner: Transport, lives: dict[str, int]) -> None:
         self._inner, self._lives = inner, lives
-        self._me = len(lives) + 1000
-        self._seal = Sealer(RING, "contract", self._me)
+        self.me = len(lives) + 1000
+        self.seal = Sealer(RING, "contract", self.me)
         self._sent = 0
-        lives[f"not open yet: {self._me}"] = self._me
+        lives[f"not open yet: {self.me}"] = self.me
 
     @property
     def address(self) -> str:
@@ -35,19 +35,19 @@ class Sealed:
 
     async def open(self) -> None:
         await self._inner.open()
-        self._lives[self.address] = self._me
+        self._lives[self.address] = self.me
 
     def send(self, address: str, payload: bytes) -> None:
         if len(payload) > self.max_datagram:
             raise ValueError(f"{len(payload)} bytes")
         self._sent += 1
         content = StatusReply(self._sent, 0, 1, payload)
-        frame = Frame(self._me, self._lives.get(address.removesuffix("#visitor"), 1), "", content)
-        self._inner.send(address, self._seal.seal(frame))
+        frame = Frame(self.me, self._lives.get(address.removesuffix("#visitor"), 1), "", content)
+        self._inner.send(address, self.seal.seal(frame))
 
     async def receive(self) -> Sequence[Datagram]:
         while True:
-            opened = [(each.source, self._seal.open(each.payload)) for each in await self._inner.receive()]
+            opened = [(each.source, self.seal.open(each.payload)) for each in await self._inner.receive()]
             found = [Datagram(source, one.message.content) for source, one in opened if isinstance(one, Frame)]
             if found:
                 return found
@@ -56,7 +56,7 @@ class Sealed:
         await self._inner.aclose()
 
     def statistics(self) -> Mapping[str, int]:
-        return {**self._inner.statistics(), **{why.value: count for why, count in self._seal.refusals.items()}}
+        return {**self._inner.statistics(), **{why.value: count for why, count in self.seal.refusals.items()}}
 
 
 class SealedContract(TransportContract):
@@ -87,9 +87,10 @@ class TestUdpSealed(SealedContract):
 
     async def test_s2_a_datagram_that_is_sent_twice_arrives_once(self) -> None:
         """Not a promise of transports, but what sealing adds to theirs."""
-        async with self._opened(2) as (here, there):
-            frame = Frame(here._me, there._me, "", StatusReply(1, 0, 1, b"once"))  # type: ignore[attr-defined]
-            sealed = here._seal.seal(frame)  # type: ignore[attr-defined]
+        async with self.opened(2) as (here, there):
+            assert isinstance(here, Sealed) and isinstance(there, Sealed)
+            frame = Frame(here.me, there.me, "", StatusReply(1, 0, 1, b"once"))
+            sealed = here.seal.seal(frame)
             for _ in range(10):
                 await self.forge(there.address, sealed)
             here.send(there.address, b"the end")

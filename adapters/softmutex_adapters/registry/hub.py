@@ -79,7 +79,7 @@ class Hub:
         self.listeners: list[Listener] = []  # told of each change of a list
         self.trouble = ""  # what is wrong with the store; "" while nothing is
         self.closing = False
-        self._polls: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        self.polls: dict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._pending: dict[str, dict[str, Entry | None]] = {}
         self._waiting: dict[str, list[asyncio.Future[int]]] = defaultdict(list)
         self._in_flight: tuple[str, dict[str, Entry | None]] = ("", {})
@@ -122,7 +122,7 @@ class Hub:
         for name in list(self.streams):
             for stream in list(self.streams[name]):
                 stream.wake()
-        self._wake_polls(*list(self._polls))
+        self._wake_polls(*list(self.polls))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -226,14 +226,14 @@ class Hub:
         told = group.since(after, self.now())
         if told is None and wait_s > 0 and not self.closing:
             changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._polls[name].add(changed)
+            self.polls[name].add(changed)
             try:
                 async with asyncio.timeout(wait_s):
                     await changed
             except TimeoutError:
                 pass
             finally:
-                self._polls[name].discard(changed)
+                self.polls[name].discard(changed)
             told = group.since(after, self.now())
         return group.version, told
 
@@ -400,7 +400,7 @@ class Hub:
                 for listener in self.listeners:
                     listener(group, is_forgotten=True)
                 self.streams.pop(name, None)
-                self._polls.pop(name, None)
+                self.polls.pop(name, None)
                 self._set_back_at.pop(name, None)
 
     async def _follow_forever(self) -> None:
@@ -431,6 +431,6 @@ class Hub:
 
     def _wake_polls(self, *names: str) -> None:
         for name in names:
-            for changed in self._polls[name]:
+            for changed in self.polls[name]:
                 if not changed.done():
                     changed.set_result(None)

@@ -34,7 +34,7 @@ class TransportContract:
     # --- T1 ---------------------------------------------------------------------------------------------------------
 
     async def test_t1_an_absent_peer_is_silence_not_an_error(self) -> None:
-        async with self._opened(3) as (here, there, gone):
+        async with self.opened(3) as (here, there, gone):
             absent = gone.address
             await gone.aclose()
             for _ in range(20):
@@ -43,7 +43,7 @@ class TransportContract:
             await self._must_arrive(here, there)
 
     async def test_t1_an_address_that_makes_no_sense_is_a_counted_loss(self) -> None:
-        async with self._opened(2) as (here, there):
+        async with self.opened(2) as (here, there):
             for address in self.unresolvable:
                 before = sum(here.statistics().values())
                 here.send(address, b"to whom?")
@@ -55,7 +55,7 @@ class TransportContract:
             await self._must_arrive(here, there)
 
     async def test_t1_a_full_buffer_is_silence_not_an_error(self) -> None:
-        async with self._opened(2) as (here, there):
+        async with self.opened(2) as (here, there):
             for _ in range(5000):
                 here.send(there.address, b"x" * min(1400, here.max_datagram))
             await self._must_arrive(here, there)
@@ -63,7 +63,7 @@ class TransportContract:
     # --- T2 ---------------------------------------------------------------------------------------------------------
 
     async def test_t2_a_datagram_arrives_whole_or_not_at_all(self) -> None:
-        async with self._opened(2) as (here, there):
+        async with self.opened(2) as (here, there):
             largest = here.max_datagram
             sizes = sorted({1, 2, 3, 127, 128, 255, 256, 1000, largest - 1, largest})
             sent = {bytes((size + place * 7) % 256 for place in range(size)) for size in sizes}
@@ -83,7 +83,7 @@ class TransportContract:
                 await self._in_time(collect(), "not every size arrives")
 
     async def test_t2_one_that_is_too_large_is_refused_by_send(self) -> None:
-        async with self._opened(2) as (here, there):
+        async with self.opened(2) as (here, there):
             try:
                 here.send(there.address, bytes(here.max_datagram + 1))
             except ValueError:
@@ -94,7 +94,7 @@ class TransportContract:
     async def test_t2_one_that_arrives_too_large_is_dropped_and_counted(self) -> None:
         if not self.can_forge:
             return  # nothing but its own `send` can put datagrams in
-        async with self._opened(2) as (here, there):
+        async with self.opened(2) as (here, there):
             before = sum(there.statistics().values())
             await self.forge(there.address, bytes(there.max_datagram + 1))
             await eventually(
@@ -107,10 +107,10 @@ class TransportContract:
     # --- T3 ---------------------------------------------------------------------------------------------------------
 
     async def test_t3_after_aclose_receive_raises_closed_and_nothing_is_left(self) -> None:
-        async with self._opened(2) as (here, there):
+        async with self.opened(2) as (here, there):
             await self._must_arrive(here, there)
         holdings = Holdings()  # what a loop or a library makes once and keeps is there already
-        async with self._opened(2) as (here, there):
+        async with self.opened(2) as (here, there):
             await self._must_arrive(here, there)
             waiting = asyncio.ensure_future(there.receive())
             await asyncio.sleep(0)
@@ -131,7 +131,7 @@ class TransportContract:
     # --- T4 ---------------------------------------------------------------------------------------------------------
 
     async def test_t4_what_came_before_the_first_receive_is_there(self) -> None:
-        async with self._opened(2) as (here, there):
+        async with self.opened(2) as (here, there):
             for _ in range(3):
                 here.send(there.address, b"early")
             await asyncio.sleep(0.05)
@@ -140,7 +140,7 @@ class TransportContract:
             check(first.payload == b"early", "what was sent before the first receive is lost")
 
     async def test_t4_for_one_who_does_not_receive_the_oldest_are_dropped_and_counted(self) -> None:
-        async with self._opened(2) as (here, there):
+        async with self.opened(2) as (here, there):
             sent = 0
             while there.statistics()[self.overflow_counter] == 0:
                 check(sent < 100 * self.keeps, f"after {sent} datagrams {self.overflow_counter} tells of no loss")
@@ -158,7 +158,7 @@ class TransportContract:
     # --- T5 ---------------------------------------------------------------------------------------------------------
 
     async def test_t5_a_reply_to_the_source_reaches_the_sender(self) -> None:
-        async with self._opened(2) as (here, there):
+        async with self.opened(2) as (here, there):
             asked = await self._must_arrive(here, there)
             async with repeating(lambda: there.send(asked.source, b"reply")):
                 await self._in_time(self._until(here, b"reply"), f"no reply reaches {asked.source!r}")
@@ -178,7 +178,7 @@ class TransportContract:
     async def test_t6_a_place_that_is_taken_raises_cannot_open(self) -> None:
         if not self.can_collide:
             return  # its places are never taken
-        async with self._opened(1) as (here,):
+        async with self.opened(1) as (here,):
             second = self.make_at(here.address)
             try:
                 await second.open()
@@ -190,7 +190,7 @@ class TransportContract:
                 await second.aclose()
 
     async def test_t6_cancelling_a_waiting_receive_loses_nothing(self) -> None:
-        async with self._opened(2) as (here, there):
+        async with self.opened(2) as (here, there):
             for _ in range(5):
                 waiting = asyncio.ensure_future(there.receive())
                 await asyncio.sleep(0)
@@ -201,7 +201,7 @@ class TransportContract:
     # --- how --------------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def _opened(self, count: int) -> AsyncIterator[Sequence[Transport]]:
+    async def opened(self, count: int) -> AsyncIterator[Sequence[Transport]]:
         transports = [self.make() for _ in range(count)]
         try:
             for transport in transports:
