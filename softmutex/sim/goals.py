@@ -102,12 +102,12 @@ def run(ask: Ask, **changes: Any) -> Result:
 def _recovery(ask: Ask) -> Sequence[float]:
     """From the death of the holder to the next grant, everybody wanting it all the time."""
     killed = run(ask, duration_s=ask.length, faults=(Kill(KILL_EVERY_S),))
-    times = sorted(_outages_ns(killed))
+    times = sorted(outages_ns(killed))
     middle, most = (percentile(times, share) / SECOND if times else math.inf for share in (0.5, 0.99))
     return middle, most, 100 * killed.overlap, 100 * killed.busy
 
 
-def _outages_ns(result: Result) -> list[int]:
+def outages_ns(result: Result) -> list[int]:
     """A loss that nobody made good by the end counts for as long as it was seen, unless it had just begun."""
     still_open = result.bereft_ns > KILL_EVERY_S * SECOND
     return [*result.recoveries_ns, *([result.bereft_ns] if still_open else [])]
@@ -116,7 +116,7 @@ def _outages_ns(result: Result) -> list[int]:
 def _both_die(ask: Ask) -> Sequence[float]:
     """The holder and the first watcher at once."""
     killed = run(ask, duration_s=ask.length, faults=(Kill(3 * KILL_EVERY_S, "first"),))
-    return (max(_outages_ns(killed), default=math.inf) / SECOND,)
+    return (max(outages_ns(killed), default=math.inf) / SECOND,)
 
 
 def _under_load(ask: Ask) -> Sequence[float]:

@@ -70,7 +70,7 @@ def show(effort: Effort, runner: Runner) -> Shown:
         if variant == AS_IT_IS or nodes < HUGE
     ]
     measured = _measure(asks, runner)
-    cells = [cell for each in asks for cell in _cells(each, measured[each])]
+    cells = [cell for each in asks for cell in cells_of(each, measured[each])]
     return Shown(cells, _pictures(asks, measured), NOTES, [_table(nodes, asks, measured) for nodes in sizes])
 
 
@@ -87,7 +87,7 @@ NOTES: Final = (
 )
 
 
-def _cells(each: Ask, values: Sequence[float]) -> list[Cell]:
+def cells_of(each: Ask, values: Sequence[float]) -> list[Cell]:
     out = []
     for figure, value in zip(ROWS[each.row].figures, values, strict=True):
         holds = figure.holds(each.nodes, value) if each.variant == AS_IT_IS else None
@@ -159,7 +159,7 @@ def growth(effort: Effort, runner: Runner) -> Shown:
         by_row = {each.row: measured[each] for each in asks if each.nodes == nodes and each.variant == AS_IT_IS}
         shown = [_marked(figure, nodes, by_row[row][at]) for figure, (row, at) in zip(figures, columns, strict=True)]
         rows.append([f"{nodes:,}", *shown])
-    cells = [cell for each in asks for cell in _cells(each, measured[each])]
+    cells = [cell for each in asks for cell in cells_of(each, measured[each])]
     table = Table("Growth with N", ["N", *(figure.what for figure in figures)], rows)
     return Shown(cells, growth_panels(asks, measured), NOTES[:1], [table])
 

@@ -82,7 +82,7 @@ def measure(run: Run) -> Seen:
         tuple(time / DURATION_S for time in shares),
         (billed * to_gb_day, beyond * to_gb_day),
         tuple(sorted(after - before for times in starts.values() for before, after in pairwise(times))),
-        max(_most_unread_mb(times) for times in starts.values()) / 1000,
+        max(most_unread_mb(times) for times in starts.values()) / 1000,
         tuple(span for span in seconds if span[1] > WINDOW_S[0] and span[0] < WINDOW_S[1]),
     )
 
@@ -94,7 +94,7 @@ def _starts_s(holds: Sequence[Hold]) -> dict[NodeId, list[float]]:
     return starts
 
 
-def _most_unread_mb(starts_s: Sequence[float]) -> float:
+def most_unread_mb(starts_s: Sequence[float]) -> float:
     """Of one subscriber, from its first download on, which leaves nothing unread."""
     most = unread = 0.0
     for before, after in pairwise([*starts_s, DURATION_S]):

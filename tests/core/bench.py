@@ -5,8 +5,12 @@ The times of these tests are small numbers of seconds; op is 4 s and nodes_max 3
 
 from __future__ import annotations
 
+import copy
+import gc
 import random
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from softmutex.core.events import (
@@ -108,6 +112,16 @@ class Bench:
         self.now_s = max(self.now_s, self.timers.pop(timer) / SECOND)
         return self.handle(Fired(timer))
 
+    def patience(self) -> float:
+        """How long, in seconds from now, until a token is made here if none comes: tried out on a copy."""
+        copied = copy.deepcopy(self)
+        copied.effects = []
+        if "skip" in copied.timers:  # the token goes on
+            copied.fire("skip")
+        while not copied.noted(FactKind.GENERATED):
+            copied.fire(min(copied.timers, key=lambda timer: copied.timers[timer]))
+        return (copied.now - self.now) / SECOND
+
     # --- effects of the last event ---
 
     def all_of(self, kind: type[E]) -> list[E]:
@@ -141,3 +155,39 @@ class Bench:
     def due_in(self, timer: TimerName) -> float | None:
         """Seconds from now; None: not set."""
         return (self.timers[timer] - self.now) / SECOND if timer in self.timers else None
+
+
+# --- machines that are broken, by whoever does not know what is in them ----------------------------------------------
+
+
+def muted(kind: type[Algorithm]) -> Iterator[type[Algorithm]]:
+    """The same machine without one of its functions, each in turn."""
+    for name, part in vars(kind).items():
+        if isinstance(part, FunctionType) and not name.startswith("__"):
+            yield type(kind.__name__, (kind,), {name: lambda *_: None, "__slots__": ()})
+
+
+def crossed(one: Algorithm, other: Algorithm) -> Iterator[Algorithm]:
+    """Copies of the one with a single part of its state from the other one, each in turn."""
+    for name in state_of(one):
+        mixed = copy.copy(one)
+        setattr(mixed, name, getattr(other, name))
+        yield mixed
+
+
+def state_of(machine: object) -> list[str]:
+    slots = [name for kind in type(machine).__mro__ for name in getattr(kind, "__slots__", ())]
+    return [name for name in (*slots, *getattr(machine, "__dict__", ())) if hasattr(machine, name)]
+
+
+def weight(of: object, *besides: object) -> int:
+    """The bytes of it and of all that only it leads to; classes, functions and what is named `besides` are others'."""
+    seen = {id(each) for each in besides}
+    total, found = 0, [of]
+    while found:
+        each = found.pop()
+        if id(each) not in seen and not isinstance(each, type | FunctionType | ModuleType):
+            seen.add(id(each))
+            total += sys.getsizeof(each)
+            found += gc.get_referents(each)
+    return total

@@ -44,7 +44,7 @@ def test_what_nobody_recovered_from_is_not_left_out(open_s: int, counted: list[i
     """Unless it had just begun when the run ended."""
     run = simulate(Scenario(nodes=3, duration_s=1.0))
     lost = dataclasses.replace(run, recoveries_ns=(3 * SECOND,), bereft_ns=open_s * SECOND)
-    assert goals._outages_ns(lost) == [each * SECOND for each in counted]
+    assert goals.outages_ns(lost) == [each * SECOND for each in counted]
 
 
 def test_without_hints_a_rare_request_costs_a_walk():
@@ -55,8 +55,8 @@ def test_without_hints_a_rare_request_costs_a_walk():
 
 def test_only_the_algorithm_as_it_is_is_judged():
     each = Ask("idle", 10, "no hints", 1.0)
-    assert [cell.verdict for cell in goals_table._cells(each, (99.0,))] == [Verdict.SHOWN]
-    assert [cell.verdict for cell in goals_table._cells(each._replace(variant=AS_IT_IS), (99.0,))] == [Verdict.FAIL]
+    assert [cell.verdict for cell in goals_table.cells_of(each, (99.0,))] == [Verdict.SHOWN]
+    assert [cell.verdict for cell in goals_table.cells_of(each._replace(variant=AS_IT_IS), (99.0,))] == [Verdict.FAIL]
 
 
 def test_a_goal_is_that_of_the_next_size_that_the_design_names():
@@ -164,11 +164,11 @@ def test_unread_data_piles_up_between_downloads_and_a_download_takes_no_more_tha
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(subscribers, "DURATION_S", 4000.0)
-    assert subscribers._most_unread_mb([0.0, 1000.0, 2000.0, 3000.0]) == pytest.approx(650)
+    assert subscribers.most_unread_mb([0.0, 1000.0, 2000.0, 3000.0]) == pytest.approx(650)
     # 1300 MB after 2000 s, of which 800 are fetched; 500 and 650 more after another 1000 s, 350 and 650 at the end
-    assert subscribers._most_unread_mb([0.0, 2000.0, 3000.0]) == pytest.approx(1300)
-    assert subscribers._most_unread_mb([0.0, 1900.0, 3000.0]) == pytest.approx(1235)
-    assert subscribers._most_unread_mb([0.0]) == pytest.approx(2600)
+    assert subscribers.most_unread_mb([0.0, 2000.0, 3000.0]) == pytest.approx(1300)
+    assert subscribers.most_unread_mb([0.0, 1900.0, 3000.0]) == pytest.approx(1235)
+    assert subscribers.most_unread_mb([0.0]) == pytest.approx(2600)
 
 
 @pytest.mark.usefixtures("tiny")

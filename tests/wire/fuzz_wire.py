@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 import atheris
+import by_hand  # beside this file
 
 with atheris.instrument_imports(include=["softmutex"]):
     from softmutex.core.codec import record
@@ -30,7 +31,6 @@ with atheris.instrument_imports(include=["softmutex"]):
         decode,
         encode,
         kinds,
-        write_header,
     )
     from softmutex.plugins import load_all_algorithms
     from softmutex.runtime.identity import Vouching, is_signed, issue, read_certificate
@@ -44,7 +44,7 @@ SLOW = {cls: record(cls) for cls in kinds().values()}
 ME, PEER = 1, 2
 RING = KeyRing({1: bytes(32)}, use=1)
 SEALER, UNSEALED = Sealer(RING, "fuzz", ME), Unsealed(ME)
-MEMBER = Sealer(RING, "fuzz", PEER)
+MEMBER = by_hand.cipher(RING.keys[RING.use], RING.use, PEER, "fuzz")
 AUTHORITY = Vouching(group=1, authority=b"", authority_group="fuzz", required=True, secret=bytes(32))
 SEALER.vouching = Vouching(group=1, authority=AUTHORITY.public, authority_group="fuzz", required=True)
 CERTIFICATE = issue(AUTHORITY.prove, "fuzz", AUTHORITY.public, "fuzz", 0, 1 << 40)
@@ -71,8 +71,8 @@ def one_input(data: bytes) -> None:
 
 
 def seal(counter: int, body: bytes) -> bytes:
-    header = write_header(RING.use, PEER, counter)
-    return header + MEMBER._mine.encrypt(counter.to_bytes(12), body[: MAX_FRAME - HEADER_SIZE - TAG_SIZE], header)
+    header = by_hand.header(RING.use, PEER, counter)
+    return header + MEMBER.encrypt(counter.to_bytes(12), body[: MAX_FRAME - HEADER_SIZE - TAG_SIZE], header)
 
 
 def try_to_read_certificate(raw: bytes) -> None:

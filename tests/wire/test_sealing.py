@@ -1,13 +1,13 @@
 """Sealed frames: nobody without the key forges, reads, changes or plays one back (S1 to S6 of runtime/sealing.py)."""
 
-import hmac
 import json
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,11 +16,14 @@ from softmutex.core.errors import NodeClosed
 from softmutex.core.messages import Accept, Done, Offer, Withdraw
 from softmutex.core.wire import HEADER_SIZE, MAX_FRAME, TAG_SIZE, Frame, UnfitForWire
 from softmutex.runtime import sealing
-from softmutex.runtime.sealing import WINDOW, KeyRing, Refusal, Refused, Sealer, Unsealed
+from softmutex.runtime.sealing import WINDOW, KeyRing, Refusal, Refused, Sealer, Unsealed, key_id
+from tests.limits import limit, lower
+from tests.wire import by_hand
 from tests.wire.shapes import CLASSES, MOST, example, example_frame, frame_from_json, frame_to_json, frames
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
 ME, PEER, THIRD = 0x1111, 0x2222, 0x3333
+SENDERS = "senders whose counters are remembered"
 VECTORS = Path(__file__).with_name("sealed_vectors.json")
 
 
@@ -61,16 +64,10 @@ def test_nothing_but_the_header_can_be_read():
 
 
 def test_the_key_schedule_is_hkdf_of_rfc_5869_and_the_cipher_aes_gcm():
-    """Written here a second time: extract, then expand to one block, from nothing but HMAC."""
     frame = to_me(7)
     peer = Sealer(KeyRing({9: KEY}, use=9), "größe", PEER)
     peer.seal(to_me())
-    sealed = peer.seal(frame)
-    extracted = hmac.digest(b"softmutex 1", KEY, "sha256")
-    key = hmac.digest(extracted, b"\x09" + PEER.to_bytes(8) + "größe".encode() + b"\x01", "sha256")
-    header = b"\xabM\x01\x09" + PEER.to_bytes(8) + (1).to_bytes(8)
-    body = wire.encode(frame)[HEADER_SIZE:]
-    assert sealed == header + AESGCM(key).encrypt(bytes(4) + (1).to_bytes(8), body, header)
+    assert peer.seal(frame) == by_hand.seal(wire.encode(frame)[HEADER_SIZE:], KEY, 9, PEER, 1, "größe")
 
 
 def sealed_vectors() -> list[dict[str, object]]:
@@ -162,9 +159,7 @@ def test_any_bytes_give_a_frame_or_a_reason_that_is_counted(door: Sealer | Unsea
 @given(st.binary(max_size=100))
 def test_what_a_member_seals_need_not_be_a_frame(body: bytes):
     """Who has the key may still send nonsense: refused like any other."""
-    peer = sealer(PEER)
-    header = wire.write_header(peer._use, PEER, 0)
-    opened = sealer().open(header + peer._mine.encrypt(bytes(12), body, header))
+    opened = sealer().open(by_hand.seal(body, KEY, key_id(KEY), PEER, 0, "lab"))
     assert isinstance(opened, Frame) or opened.reason in (Refusal.MALFORMED, Refusal.MISDIRECTED)
 
 
@@ -210,11 +205,14 @@ def test_a_frame_is_opened_once_and_refused_only_if_seen_or_older_than_what_is_r
             assert reason_of(got) is Refusal.REPLAYED
 
 
+def sealed_with(counter: int, sender: int = PEER) -> bytes:
+    body = wire.encode(to_me(counter, sender))[HEADER_SIZE:]
+    return by_hand.seal(body, KEY, key_id(KEY), sender, counter, "lab")
+
+
 def frame_with_counter(counter: int, made: dict[int, bytes]) -> bytes:
     if counter not in made:
-        peer = sealer(PEER)
-        peer._counter = counter
-        made[counter] = peer.seal(to_me(counter))
+        made[counter] = sealed_with(counter)
     return made[counter]
 
 
@@ -238,7 +236,7 @@ def test_a_late_frame_within_the_window_is_opened_once():
     assert reason_of(me.open(sealed[0])) is Refusal.REPLAYED
 
 
-def test_a_recorded_hour_played_back_is_refused_frame_by_frame():
+def test_a_recorded_hour_played_back_is_refused_frame_by_frame(monkeypatch: pytest.MonkeyPatch):
     rng = random.Random(1)
     peers, me = [sealer(number) for number in range(100, 110)], sealer()
     recorded = []
@@ -249,7 +247,8 @@ def test_a_recorded_hour_played_back_is_refused_frame_by_frame():
     assert {reason_of(me.open(sealed)) for sealed in recorded} == {Refusal.REPLAYED}
     next_life = sealer(THIRD)
     assert {reason_of(next_life.open(sealed)) for sealed in recorded} == {Refusal.MISDIRECTED}
-    assert not next_life._windows
+    lower(SENDERS, 1, monkeypatch)
+    assert isinstance(next_life.open(sealer(PEER).seal(to_me(receiver=THIRD))), Frame)  # none of those has its room
 
 
 def test_a_forged_frame_does_not_move_the_window():
@@ -270,13 +269,17 @@ def test_a_frame_for_another_life_is_refused(door: Sealer | Unsealed, peer: Seal
     assert reason_of(door.open(peer.seal(to_me(receiver=THIRD)))) is Refusal.MISDIRECTED
 
 
-def test_a_greeting_is_for_whoever_gets_it_and_leaves_no_memory_of_a_stranger():
+def test_a_greeting_is_for_whoever_gets_it_and_leaves_no_memory_of_a_stranger(
+    monkeypatch: pytest.MonkeyPatch, derived: list[bytes]
+):
+    lower(SENDERS, 1, monkeypatch)
     greeting = sealer(PEER).seal(to_me(receiver=0))
     me = sealer()
-    assert me.open(greeting) == to_me(receiver=0)
-    assert me.open(greeting) == to_me(receiver=0)
-    assert not me._windows
-    assert not me._ciphers
+    for _ in range(2):
+        derived.clear()
+        assert me.open(greeting) == to_me(receiver=0)
+        assert len(derived) == 1  # the key of the stranger, each time anew
+    assert me.open(sealer(THIRD).seal(to_me(sender=THIRD))) == to_me(sender=THIRD)  # it has not its room
 
 
 def test_a_greeting_from_before_the_first_frame_for_this_life_cannot_be_played_back_after_it():
@@ -303,7 +306,7 @@ def test_nobody_sends_for_others(door: Sealer | Unsealed):
 
 
 def test_when_there_is_no_room_newcomers_are_refused_and_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sealing, "SENDERS_MAX", 3)
+    lower(SENDERS, 3, monkeypatch)
     me, peers = sealer(), [sealer(number) for number in range(100, 104)]
     first = [peer.seal(to_me(0, peer.me)) for peer in peers]
     opened = [me.open(sealed) for sealed in first]
@@ -311,27 +314,49 @@ def test_when_there_is_no_room_newcomers_are_refused_and_nothing_is_forgotten(mo
     assert reason_of(opened[3]) is Refusal.CROWDED
     assert me.open(peers[0].seal(to_me(1, 100))) == to_me(1, 100)
     assert [reason_of(me.open(sealed)) for sealed in first[:3]] == [Refusal.REPLAYED] * 3
-    assert len(me._windows) == 3
+    assert reason_of(me.open(peers[3].seal(to_me(1, 103)))) is Refusal.CROWDED
 
 
-def test_strangers_spend_no_memory_of_ours():
-    me = sealer()
-    assert isinstance(me.open(sealer(PEER).seal(to_me())), Frame)
+def test_strangers_spend_no_memory_of_ours(monkeypatch: pytest.MonkeyPatch, derived: list[bytes]):
+    lower(SENDERS, 2, monkeypatch)
+    me, peer = sealer(), sealer(PEER)
+    for number in range(2):
+        assert isinstance(me.open(peer.seal(to_me(number))), Frame)
     for number in range(1000, 1100):
-        forged = wire.write_header(me._use, number, 0) + bytes(60)
+        forged = by_hand.header(key_id(KEY), number, 0) + bytes(60)
         assert reason_of(me.open(forged)) is Refusal.FORGED
-    assert list(me._windows) == [PEER]
-    assert len(me._ciphers) <= 1
+    third = sealer(THIRD).seal(to_me(sender=THIRD))
+    derived.clear()
+    assert isinstance(me.open(peer.seal(to_me(2))), Frame)
+    assert not derived  # its key is still here
+    assert isinstance(me.open(third), Frame)  # and there is room for another one
 
 
-def test_the_ciphers_of_many_members_are_kept_in_bounds():
-    me = sealer()
+def test_the_ciphers_of_many_members_are_kept_in_bounds(derived: list[bytes]):
+    me, kept = sealer(), limit("ciphers kept")
     for counter in range(3):
         for number in range(100, 150):
-            peer = sealer(number)
-            peer._counter = counter
-            assert isinstance(me.open(peer.seal(to_me(counter, number))), Frame)
-    assert len(me._ciphers) == sealing.CIPHERS_KEPT
+            assert isinstance(me.open(sealed_with(counter, number)), Frame)
+    derived.clear()
+    for number in range(150 - kept, 150):
+        assert isinstance(me.open(sealed_with(3, number)), Frame)
+    assert not derived
+    for number in range(100, 100 + kept):
+        assert isinstance(me.open(sealed_with(3, number)), Frame)
+    assert len(derived) == kept
+
+
+@pytest.fixture
+def derived(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """For what a key was derived, from now on."""
+    made: list[bytes] = []
+
+    def deriving(*how: Any, info: bytes, **more: Any) -> HKDF:
+        made.append(info)
+        return HKDF(*how, info=info, **more)
+
+    monkeypatch.setattr(sealing, "HKDF", deriving)
+    return made
 
 
 # --- nonces ----------------------------------------------------------------------------------------------------------
@@ -346,9 +371,17 @@ def test_no_nonce_is_used_twice_even_when_the_key_changes_and_changes_back():
     assert [counter for _, _, counter in used] == list(range(15))
 
 
+def wound_forward(door: Sealer, to: int) -> Sealer:
+    """As if it had sealed so many frames: whatever part of it counts them."""
+    for _ in range(777):
+        door.seal(to_me(sender=door.me))
+    [counter] = [name for name, value in vars(door).items() if value == 777]
+    setattr(door, counter, to)
+    return door
+
+
 def test_a_counter_that_has_reached_its_end_seals_no_more():
-    me = sealer()
-    me._counter = MOST
+    me = wound_forward(sealer(), MOST)
     me.seal(to_me(sender=ME))
     for _ in range(2):
         with pytest.raises(UnfitForWire, match="out of range"):

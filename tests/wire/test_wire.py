@@ -1,6 +1,8 @@
 """Frames: whole (W1 total), in one spelling (W2 canonical), of bounded size (W3), and with nothing behind them (W4)."""
 
-from collections.abc import Callable
+import importlib.util
+import sys
+from types import ModuleType
 from typing import Annotated, NamedTuple
 
 import pytest
@@ -197,35 +199,37 @@ class AlsoModest(NamedTuple):
 
 
 @pytest.fixture
-def learn(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """As `wire.learn`, forgotten after the test."""
-    for table in ("_BY_NUMBER", "_BY_CLASS"):
-        monkeypatch.setattr(wire, table, dict(getattr(wire, table)))
-    return wire.learn
+def own() -> ModuleType:
+    """A copy of `wire` for one test: what it learns is forgotten."""
+    found = importlib.util.spec_from_file_location("own_wire", wire.__file__)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "own_wire", module)
+        found.loader.exec_module(module)
+    return module
 
 
-def test_what_an_algorithm_declares_travels(learn: Callable[..., None]):
-    with pytest.raises(UnfitForWire, match="no algorithm that is known here declares it"):
-        encode(Frame(1, 2, "m", Modest(7)))
+def test_what_an_algorithm_declares_travels(own: ModuleType):
+    with pytest.raises(own.UnfitForWire, match="no algorithm that is known here declares it"):
+        own.encode(own.Frame(1, 2, "m", Modest(7)))
     for _ in range(2):  # a second time changes nothing
-        learn("mine", {200: Modest})
-    assert decode(encode(Frame(1, 2, "m", Modest(7)))).message == Modest(7)
+        own.learn("mine", {200: Modest})
+    assert own.decode(own.encode(own.Frame(1, 2, "m", Modest(7)))).message == Modest(7)
 
 
-def test_the_first_frame_of_an_unknown_kind_has_the_installed_algorithms_loaded(
-    learn: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-):
+def test_the_first_frame_of_an_unknown_kind_has_the_installed_algorithms_loaded(own: ModuleType):
     loaded: list[str] = []
-    monkeypatch.setattr(wire, "_load_more", lambda: (loaded.append("all"), learn("mine", {200: Modest})))
+    own.when_unknown(lambda: (loaded.append("all"), own.learn("mine", {200: Modest})))
     written = bytearray(encode(Frame(1, 2, "m", Withdraw(7))))
     for unknown in (0, 15, 255):  # not for algorithms
         written[HEADER_SIZE + 10] = unknown
         with pytest.raises(BadFrame, match=f"unknown kind {unknown}"):
-            decode(written)
+            own.decode(written)
     assert not loaded
     written[HEADER_SIZE + 10] = 200
     for _ in range(2):
-        assert decode(written).message == Modest(7)
+        assert own.decode(written).message == Modest(7)
     assert loaded == ["all"]
 
 
@@ -246,17 +250,15 @@ def test_the_first_frame_of_an_unknown_kind_has_the_installed_algorithms_loaded(
     ],
     ids=str,
 )
-def test_messages_that_cannot_be_had_are_refused_with_the_reason(
-    learn: Callable[..., None], messages: dict[int, type], told: str
-):
+def test_messages_that_cannot_be_had_are_refused_with_the_reason(own: ModuleType, messages: dict[int, type], told: str):
     with pytest.raises(ConfigError, match=told):
-        learn("mine", messages)
+        own.learn("mine", messages)
 
 
-def test_two_algorithms_of_one_number_are_both_named(learn: Callable[..., None]):
-    learn("theirs", {200: Modest})
+def test_two_algorithms_of_one_number_are_both_named(own: ModuleType):
+    own.learn("theirs", {200: Modest})
     with pytest.raises(ConfigError) as told:
-        learn("mine", {200: AlsoModest})
+        own.learn("mine", {200: AlsoModest})
     assert "ALSO_MODEST of the algorithm 'mine' (tests.wire.test_wire) has the number 200" in str(told.value)
     assert "MODEST of the algorithm 'theirs' (tests.wire.test_wire) has the number 200" in str(told.value)
 
