@@ -145,6 +145,12 @@ class Silenced(NamedTuple):
     node: NodeId
 
 
+class Returned(NamedTuple):
+    """A member that was `Silenced` speaks again: it was only cut off, and may know another story."""
+
+    node: NodeId
+
+
 class Level(IntEnum):
     """How much of its group a node reaches, itself included."""
 
@@ -159,8 +165,9 @@ class Reach(NamedTuple):
     level: Level
 
 
+OfGroup: TypeAlias = Silenced | Returned | Reach
 Event: TypeAlias = (
-    Started | Received | Fired | Requested | Withdrawn | Released | MembersChanged | Slept | Leaving | Silenced | Reach
+    Started | Received | Fired | Requested | Withdrawn | Released | MembersChanged | Slept | Leaving | OfGroup
 )
 
 
@@ -278,7 +285,8 @@ class Overlapped(NamedTuple):
 
     request: RequestId
     other: NodeId
-    length: Duration  # as far as it is known yet
+    their_request: RequestId
+    length: Duration  # as far as it is known yet: the same pair may be told of again, with more
 
 
 Effect: TypeAlias = Send | SetTimer | CancelTimer | Grant | Lose | Note | Depart | Suspect | CallRoll | Overlapped

@@ -53,11 +53,13 @@ from softmutex.core.events import (
     MembersChanged,
     NodeId,
     Note,
+    OfGroup,
     Reach,
     Received,
     Released,
     Requested,
     RequestId,
+    Returned,
     Send,
     SetTimer,
     Silenced,
@@ -205,7 +207,7 @@ class Walker(Algorithm):
 
     def _rarer(
         self,
-        event: Requested | Released | Withdrawn | Started | MembersChanged | Slept | Leaving | Silenced | Reach,
+        event: Requested | Released | Withdrawn | Started | MembersChanged | Slept | Leaving | OfGroup,
         now: Instant,
         out: list[Effect],
     ) -> None:
@@ -225,7 +227,7 @@ class Walker(Algorithm):
             case MembersChanged():
                 if self._token is not None and self._running is None and not self._skipping:
                     self._serve(self._token, now, out, self._skip)  # it was parked
-            case Slept() | Silenced() | Reach():
+            case Slept() | Silenced() | Returned() | Reach():
                 pass  # what is late may be used all the same: only a token counts
             case Leaving():
                 self._leave(now, out)

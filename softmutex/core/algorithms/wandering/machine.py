@@ -48,6 +48,7 @@ from softmutex.core.events import (
     Received,
     Released,
     Requested,
+    Returned,
     Silenced,
     Slept,
     Started,
@@ -160,7 +161,7 @@ class Wandering(Algorithm):
                 self._woke()
             case Leaving():
                 self._leave()
-            case Silenced() | Reach():
+            case Silenced() | Returned() | Reach():
                 pass  # it finds out by itself
 
     def _woke(self) -> None:
