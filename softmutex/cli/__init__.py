@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": (BY_ENTRY_POINT, "the FTP throttler on this machine: with and without, a table and a picture"),
     "registry": (BY_ENTRY_POINT, "the central registry, at which members of many hosts meet"),
     "key": ("softmutex.cli.key", "make the group's key, and change it while everybody works"),
-    "slurm": (BY_ENTRY_POINT, "let held jobs of Slurm go, one turn after the other"),
+    "slurm": (BY_ENTRY_POINT, "jobs of Slurm that wait in the queue for their turn: release, queue, lua, unit"),
     "sim": ("softmutex.cli.sim", "the simulator: run, reproduce, compare, replay, check"),
     "bench": ("softmutex.cli.bench", "measure this machine: latency, hand-overs, messages, memory"),
     "doctor": ("softmutex.cli.doctor", "can members reach each other, do clocks and settings agree, is a key set"),

@@ -85,5 +85,7 @@ def tell_systemd(what: str) -> None:
 
 
 def units() -> str:
-    here = Path(__file__).with_name("units")
-    return "\n".join(f"# ~/.config/systemd/user/{name}\n{(here / name).read_text()}" for name in UNITS)
+    """With this interpreter: what is not on the path of systemd (a virtual environment) is found all the same."""
+    here, command = Path(__file__).with_name("units"), f"{sys.executable} -m softmutex"
+    texts = {name: (here / name).read_text().replace("@SOFTMUTEX@", command) for name in UNITS}
+    return "\n".join(f"# ~/.config/systemd/user/{name}\n{text}" for name, text in texts.items())

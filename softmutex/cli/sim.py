@@ -221,8 +221,8 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    plugins.algorithm(arguments.algorithm)
-    names = [scenarios.find(arguments.scenario)] if arguments.scenario else list(scenarios.MATRIX)
+    algorithm = plugins.algorithm(arguments.algorithm)
+    names = [scenarios.find(arguments.scenario)] if arguments.scenario else scenarios.fitting(algorithm)
     seeds = range(1, arguments.seeds + 1) if arguments.seed is None else [arguments.seed]
     broken = 0
     for name in names:

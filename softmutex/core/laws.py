@@ -20,7 +20,8 @@ class Law(StrEnum):
     REQUESTS = "requests"  # every request ends exactly once, soon after the weather has cleared
     TOKENS = "tokens"  # no token in two places, none too many, none that goes with a node that leaves
     ORDER = "order"  # (epoch, hop) at the resource grows while there is one token
-    OVERLAP = "overlap"  # no more than `slots` run A
+    OVERLAP = "overlap"  # no more than `slots` run A, except in the wake of something that went wrong
+    EXCLUSION = "exclusion"  # no more than `slots` run A, ever
     EVIDENCE = "evidence"  # whoever overlapped is told, and nobody else
 
 
@@ -46,7 +47,8 @@ def claim(weather: Weather, *laws: Law) -> dict[Law, Weather]:
     return dict.fromkeys(laws, weather)
 
 
-IN_ANY_WEATHER: Final[Mapping[Law, Weather]] = claim(Weather.ANY, *Law)
+# What an algorithm claims that says nothing else: all that a soft mutex is.
+IN_ANY_WEATHER: Final[Mapping[Law, Weather]] = claim(Weather.ANY, *(law for law in Law if law is not Law.EXCLUSION))
 
 
 def watched(laws: Mapping[Law, Weather], weather: Weather) -> tuple[Law, ...]:

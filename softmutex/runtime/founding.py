@@ -81,6 +81,8 @@ class Founding:
     def open(self, seat: Seat) -> None:
         """Starts the machine of a mutex that nobody here has heard of, now or after the others were asked."""
         life = self._life
+        if seat.machine.needs_every_member and not life.knows_everybody():
+            self._warn_of_strangers(seat)
         others = [id for id in life.members if id != life.id]
         introduction = self._introductions.pop(seat.name, None)
         life.timers.cancel(("introduction", seat.name))
@@ -93,6 +95,12 @@ class Founding:
         else:
             inquiry = self._inquiries[seat.name] = Inquiry(seat, set(others))
             self._ask(inquiry)
+
+    def _warn_of_strangers(self, seat: Seat) -> None:
+        silent = ", ".join(sorted(self._life.peers.greetings)) or "whom the membership does not show"
+        what = f"the mutex {seat.name!r} is run by {seat.terms.algorithm!r}, which has to ask every member"
+        remedy = "Use a membership that shows everybody, such as static://, or another algorithm."
+        self._life.tell("strangers", f"{what}, and there may be some that this node does not know ({silent}). {remedy}")
 
     def _ask(self, inquiry: Inquiry) -> None:
         life, seat = self._life, inquiry.seat

@@ -1,7 +1,8 @@
 """The laws that a run is held to, looked at from outside the machines.
 
 A machine that checks itself believes itself. So these see only what an outsider sees: who was granted what and when,
-who was told of an overlap, which tokens are in reach of somebody. Each law is a sentence of the design:
+who was told of an overlap, which tokens are in reach of somebody. Each law is a sentence of the design, and an
+algorithm claims those that it keeps (`core/laws.py`):
 
 effects    What machines order is legal: a grant only of a request that waits, one run of A at a time on a node, no
            timer in the past, no exception.
@@ -10,6 +11,7 @@ tokens     No token is in two places. No second one is made without a disturbanc
            good order. Once all is healed there are exactly `slots`.
 order      (epoch, hop) at the resource strictly grows while there is one token.
 overlap    No more than `slots` run A, but in the wake of a disturbance.
+exclusion  No more than `slots` run A, whatever happens. (The soft mutex does not claim it.)
 evidence   Whoever overlapped is told (granted not `alone`, a `Lose`, a note), and nobody of an overlap that was not.
 
 Disturbances are losses, kills, pauses, cuts, clocks at other rates; not delay, jitter, duplication or churn in good
@@ -82,7 +84,7 @@ class Laws:
         self._names = frozenset(names)
         self._slots = world.scenario.slots
         self._ordered = Law.ORDER in names
-        self._exclusive = Law.OVERLAP in names or Law.EVIDENCE in names
+        self._exclusive = not {Law.OVERLAP, Law.EXCLUSION, Law.EVIDENCE}.isdisjoint(names)
         self._grace = round(world.scenario.grace_s * SECOND)
         self._disturbed_at: Instant | None = None if world.scenario.founders == 1 else EPOCH
         self._vague = round(2 * world.scenario.delay_s * (1 + world.scenario.jitter) * SECOND)  # a round trip
@@ -145,11 +147,11 @@ class Laws:
         self._crowded = crowded
 
     def _overlap(self, at: Instant, new: Running, others: list[Running]) -> None:
-        if self._exclusive and not self.excused(at):
-            holders = ", ".join(str(other.node) for other in others)
-            self.broken(
-                Law.OVERLAP, at, new.node, f"runs A while node {holders} does, and nothing had gone wrong lately"
-            )
+        if self._exclusive:
+            what = f"runs A while node {', '.join(str(other.node) for other in others)} does"
+            self.broken(Law.EXCLUSION, at, new.node, what)
+            if not self.excused(at):
+                self.broken(Law.OVERLAP, at, new.node, f"{what}, and nothing had gone wrong lately")
         if self._slots > 1:
             return  # which of them is one too many?
         for other in others:

@@ -111,6 +111,11 @@ def find(name: str) -> str:
     raise ConfigError(f"no scenario is named {name!r}: {hint}there are {', '.join(known)}")
 
 
+def fitting(algorithm: type[Algorithm]) -> list[str]:
+    """The scenarios of the matrix that this algorithm can be put into at all."""
+    return [name for name, differs in MATRIX.items() if differs.get("slots", 1) <= algorithm.slots_most]
+
+
 def scenario(name: str, algorithm: str | type[Algorithm], seed: int, **changes: Any) -> Scenario:
     differs = {**MATRIX, **LONG}[find(name)]
     demand = DEMANDS[seed % len(DEMANDS)]

@@ -261,5 +261,8 @@ def test_the_units_are_printed_and_name_the_place_where_jobs_look(environ: dict[
     assert place is not None
     assert units["Socket"]["ListenStream"] == place.replace(str(os.geteuid()), "%U")
     assert (units["Socket"]["SocketMode"], units["Socket"]["DirectoryMode"]) == ("0600", "0700")
-    assert units["Service"]["ExecStart"].endswith("softmutex agent")
+    interpreter, *rest = units["Service"]["ExecStart"].split()
+    assert rest == ["-m", "softmutex", "agent"]
+    bare = {"PATH": "/usr/bin:/bin"}  # as systemd's: no virtual environment is on it
+    assert subprocess.run([interpreter, "-m", "softmutex", "--version"], env=bare, cwd="/").returncode == 0
     assert units["Service"]["Type"] == "notify"

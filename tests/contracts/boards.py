@@ -34,13 +34,19 @@ TTL_S = 2.0
 ONE, TWO = (Member(f"10.0.0.1:{number}", number, f"node-{number}") for number in (1, 2))
 
 
-def join_in_another_process(url: str, me: Member) -> Callable[[], None]:
+def a_process(url: str, me: Member) -> "subprocess.Popen[bytes]":
+    """That has joined."""
     process = subprocess.Popen(
         [sys.executable, "-c", JOIN_AND_WAIT, url, me.address, str(me.id)], stdout=subprocess.PIPE
     )
     assert process.stdout is not None
     with process.stdout as answers:
         assert answers.readline() == b"joined\n"
+    return process
+
+
+def join_in_another_process(url: str, me: Member) -> Callable[[], None]:
+    process = a_process(url, me)
 
     def kill() -> None:
         process.kill()

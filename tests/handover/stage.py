@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from softmutex.core.events import CancelTimer, Effect, Instant, NodeId, Send, SetTimer, Token, from_seconds
+from softmutex.core.events import CancelTimer, Effect, Instant, NodeId, Received, Send, SetTimer, Token, from_seconds
 from softmutex.core.handover import TIMER, Handover, Outcome, Passing
 from softmutex.core.messages import Message
 from tests.handover.explorer import Posted
-from tests.tracing import Trace, show
+from tests.tracing import Trace
 
 TOKEN = Token(epoch=0, stamp=7, id=7, hop=0)
 
@@ -35,26 +35,26 @@ class Stage:
     # --- what a node does of its own ---------------------------------------------------------------------------------
 
     def give(self, node: NodeId, to: NodeId, token: Token = TOKEN) -> Outcome | None:
-        out = self._begin(node, f"give {show(token)} to {to}")
+        out = self._begin(node, f"gives {self.trace.said.told(token)} to {to}")
         return self._end(node, self.nodes[node].give(token, to, self.now, out), out)
 
     def offer_early(self, node: NodeId, to: NodeId, token: Token = TOKEN) -> None:
-        out = self._begin(node, f"offer early {show(token)} to {to}")
+        out = self._begin(node, f"offers {self.trace.said.told(token)} to {to}, early")
         self.nodes[node].offer_early(token, to, self.now, out)
         self._end(node, None, out)
 
     def commit(self, node: NodeId, token: Token = TOKEN) -> Outcome | None:
-        out = self._begin(node, f"commit {show(token)}")
+        out = self._begin(node, f"commits {self.trace.said.told(token)}")
         return self._end(node, self.nodes[node].commit(token, self.now, out), out)
 
     def withdraw(self, node: NodeId, token: Token = TOKEN) -> bool:
-        out = self._begin(node, "withdraw the offer")
+        out = self._begin(node, "withdraws the offer")
         withdrawn = self.nodes[node].withdraw(token, out)
         self._end(node, None, out)
         return withdrawn
 
     def renounce(self, node: NodeId) -> None:
-        out = self._begin(node, "renounce every promise")
+        out = self._begin(node, "renounces every promise")
         self.nodes[node].renounce(out)
         self._end(node, None, out)
 
@@ -70,14 +70,16 @@ class Stage:
 
     def arrives(self, posted: Posted, *, accept: bool = True, after_s: float = 0.01) -> Outcome | None:
         self.now += from_seconds(after_s)
-        said = f"from node {posted.sender}: {show(posted.message)}" + ("" if accept else " (it wants no token)")
-        out = self._begin(posted.to, said)
+        self.trace.event(self.now, posted.to, Received(posted.sender, posted.message))
+        if not accept:
+            self.trace.lines[-1] += "  (which wants no token)"
+        out: list[Effect] = []
         outcome = self.nodes[posted.to].received(posted.sender, posted.message, self.now, out, accept)
         return self._end(posted.to, outcome, out)
 
     def lose(self) -> Posted:
         posted = self.flying.pop(0)
-        self.trace.lines.append(f"          lost: {show(posted.message)} to node {posted.to}")
+        self.trace.lines.append(f"{'':10}  lost: {self.trace.said.message(posted.sender, posted.to, posted.message)}")
         return posted
 
     def fire(self, node: NodeId) -> Outcome | None:
@@ -95,7 +97,7 @@ class Stage:
         self.now += from_seconds(seconds)
 
     def _begin(self, node: NodeId, what: str) -> list[Effect]:
-        self.trace.event(f"node {node}", self.now, what)
+        self.trace.event(self.now, node, what)
         return []
 
     def _end(self, node: NodeId, outcome: Outcome | None, out: list[Effect]) -> Outcome | None:
@@ -107,5 +109,5 @@ class Stage:
                     self.timers[node, nonce] = at
                 case CancelTimer((_, nonce)):
                     del self.timers[node, nonce]
-        self.trace.outcome(out, outcome if outcome is not None else "")
+        self.trace.outcome(node, out, outcome)
         return outcome

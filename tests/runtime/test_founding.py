@@ -13,7 +13,8 @@ from softmutex.core.wire import Frame, encode
 from softmutex.ports import Member
 from softmutex.testing import MemoryNetwork, in_virtual_time
 from tests.limits import limit
-from tests.runtime.group import Stranger, mutex_shown, node_on, opened, until
+from tests.runtime.group import Puppet, Stranger, mutex_shown, node_on, opened, until
+from tests.runtime.test_peers import Listed, listed_node
 
 TOKEN = Token(epoch=1, stamp=1, id=1, hop=1)
 
@@ -44,6 +45,23 @@ async def test_a_mutex_that_nobody_has_heard_of_is_founded_at_once_in_a_group_th
         await until(lambda: all(len(node.peers()) == 2 for node in (a, b, c)))
         async with a.mutex("busy"), b.mutex("new").hold(timeout=0):
             assert generated(a, b, c, name="new") == 1
+
+
+async def test_an_algorithm_that_asks_everybody_is_told_of_where_somebody_may_be_unknown(
+    no_leaks: None, network: MemoryNetwork, caplog: pytest.LogCaptureFixture
+):
+    class AsksAll(Puppet):
+        needs_every_member = True
+
+    async with node_on(network) as sure, listed_node(network, Listed(Member("absent")), "unsure") as unsure:
+        async with sure.mutex("x", algorithm=AsksAll):
+            assert "strangers" not in sure.statistics().told
+        async with unsure.mutex("y", algorithm=Puppet):
+            assert "strangers" not in unsure.statistics().told
+        async with unsure.mutex("x", algorithm=AsksAll):
+            assert unsure.statistics().told["strangers"] == 1
+    assert "'x' is run by 'puppet', which has to ask every member" in caplog.text
+    assert "that this node does not know (absent). Use a membership that shows everybody" in caplog.text
 
 
 @in_virtual_time

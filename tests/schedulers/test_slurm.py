@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.schedulers.contract import LossContract, Outcome, SchedulerContract, is_in, overlaps, visits, wait_until
-from tests.schedulers.slurm_cluster import NODES, Cluster
+from tests.schedulers.slurm_cluster import NODES, Cluster, running_cluster
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.needs("root", "slurmctld", "slurmd", "munged", "sbatch"), pytest.mark.slow]
@@ -24,16 +24,13 @@ SOFTMUTEX = str(Path(sys.executable).parent / "softmutex")
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(
-        tmp_path_factory.mktemp("slurm"),
-        subprocess.run([SOFTMUTEX, "slurm", "lua"], capture_output=True, text=True, check=True).stdout,
-    )
-    try:
-        cluster.start()
+def cluster() -> Iterator[Cluster]:
+    with running_cluster(printed_lua()) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
+
+
+def printed_lua() -> str:
+    return subprocess.run([SOFTMUTEX, "slurm", "lua"], capture_output=True, text=True, check=True).stdout
 
 
 class SlurmSite:
@@ -84,7 +81,7 @@ class SlurmSite:
     def close(self) -> None:
         for name in self._dead:
             self.cluster.repair(name)
-        self.cluster.run("scancel", "--user=root")
+        self.cluster.run("scancel", "--partition=main")
         wait_until(lambda: not self.cluster.run("squeue", "-h").strip(), "jobs do not end")
         wait_until(lambda: self.cluster.run("sinfo", "-h", "-o", "%T").split() == ["idle"], "the nodes are not idle")
 
@@ -145,7 +142,7 @@ class TestHeldUntilItsTurn(SchedulerContract):
         holder = site.submit(0, 600.0)
         wait_until(lambda: is_in(log), "the first did not begin")
         waiter = site.submit(1, 0.1)
-        wait_until(lambda: site.cluster.fields(waiter).get("Reason", "").startswith("JobHeld"), "it is not held")
+        wait_until(lambda: site.cluster.fields(waiter).get("Reason") == "BeginTime", "it does not wait")
         assert site.cluster.run("sinfo", "-h", "-n", NODES[1], "-o", "%T").split() == ["idle"]
         site.cluster.run("scancel", str(holder))
         wait_until(lambda: site.outcome(waiter), "its turn does not come")

@@ -1,10 +1,13 @@
 """The laws see what they must: each broken machine is caught, no lawful one is, excuses excuse what they say."""
 
+from typing import Any
+
 import pytest
 
-from softmutex.sim import Churn, Kill, Partition, Pause, Scenario, simulate
+from softmutex.core.laws import IN_ANY_WEATHER, Law, Weather, claim, watched
+from softmutex.sim import Churn, Clocks, Clog, Kill, Partition, Pause, Replay, Scenario, TokenLoss, simulate
 from softmutex.sim.report import violations
-from tests.sim.machines import BROKEN, CriesWolf, KeepsACopy, LeavesWithTheToken, Walk
+from tests.sim.machines import BROKEN, CriesWolf, KeepsACopy, LeavesWithTheToken, RunsWithoutToken, Walk
 
 RUN = {"nodes": 6, "duration_s": 200.0, "op_s": 1.0, "settle_s": 100.0}
 
@@ -69,3 +72,57 @@ def test_a_violation_says_what_when_who_and_how_to_see_it_again():
     assert " s by node " in text
     command = "softmutex sim run --algorithm walk --nodes 6 --duration 200.0 --seed 7 --op 1.0 --settle 100.0"
     assert text.endswith(f"replay: {command}\n")
+
+
+# --- what is claimed, and in which weather ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "weather"),
+    [
+        ({}, Weather.FAIR),
+        ({"delay_s": 0.1, "jitter": 1.0, "changes_mind": 0.5}, Weather.FAIR),
+        ({"loss": 0.01}, Weather.LOSS),
+        ({"corruption": 0.01, "duplication": 0.1}, Weather.LOSS | Weather.REPETITION),
+        ({"reordering": 0.1}, Weather.LATENESS),
+        ({"own_views": True}, Weather.VIEWS),
+        ({"founders": 0}, Weather.FOUNDERS),
+        ({"founders": 2}, Weather.FOUNDERS),
+        ({"faults": (Kill(5), Churn(0.1))}, Weather.DEATHS | Weather.COMINGS),
+        ({"faults": (Pause(5, 1), Partition(1, 2))}, Weather.PAUSES | Weather.CUTS),
+        ({"faults": (Clog(5, 1), Replay(0.1, 9), Clocks(), TokenLoss(5))}, None),
+    ],
+    ids=str,
+)
+def test_the_weather_of_a_scenario_is_all_that_goes_wrong_in_it(changes: dict[str, Any], weather: Weather | None):
+    all_four = Weather.LATENESS | Weather.REPETITION | Weather.CLOCKS | Weather.LOSS
+    assert Scenario(**changes).weather() is (all_four if weather is None else weather)
+
+
+def test_a_law_is_watched_while_nothing_worse_happens_than_it_is_claimed_for():
+    laws = (
+        claim(Weather.ANY, Law.EFFECTS)
+        | claim(Weather.LOSS | Weather.DEATHS, Law.ORDER)
+        | claim(Weather.FAIR, Law.OVERLAP)
+    )
+    assert watched(laws, Weather.FAIR) == (Law.EFFECTS, Law.ORDER, Law.OVERLAP)
+    assert watched(laws, Weather.LOSS) == (Law.EFFECTS, Law.ORDER)
+    assert watched(laws, Weather.LOSS | Weather.CUTS) == (Law.EFFECTS,)
+    assert set(watched(IN_ANY_WEATHER, Weather.ANY)) == set(Law) - {Law.EXCLUSION}
+
+
+def test_a_machine_that_claims_a_law_in_fair_weather_is_held_to_it_only_there():
+    class Bold(RunsWithoutToken):
+        laws = claim(Weather.FAIR, Law.OVERLAP)
+
+    for loss, broken in ((0.0, {"overlap"}), (1e-9, set())):
+        result = simulate(Scenario(algorithm=Bold, loss=loss, **RUN))
+        assert {violation.law for violation in result.violations} == broken
+
+
+def test_exclusion_is_broken_in_the_wake_of_a_disturbance_as_well():
+    class Strict(RunsWithoutToken):
+        laws = claim(Weather.ANY, Law.OVERLAP, Law.EXCLUSION)
+
+    result = simulate(Scenario(algorithm=Strict, loss=1e-9, **RUN))
+    assert {violation.law for violation in result.violations} == {"exclusion"}

@@ -131,7 +131,7 @@ def test_an_interrupted_run_ends_with_130_and_one_line():
     )
     with run:
         assert run.stdout is not None and run.stderr is not None
-        assert "Started" in run.stdout.readline()
+        assert "1 starts" in run.stdout.readline()
         run.send_signal(signal.SIGINT)
         run.stdout.read()
         assert run.stderr.read() == "softmutex: interrupted\n"
@@ -143,7 +143,7 @@ def test_a_reader_that_goes_away_is_no_error():
     run = subprocess.Popen([*command, "--show", "0:1e9"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with run:
         assert run.stdout is not None and run.stderr is not None
-        assert "Started" in run.stdout.readline()
+        assert "1 starts" in run.stdout.readline()
         run.stdout.close()
         assert run.stderr.read() == ""
     assert run.returncode == 141
@@ -172,8 +172,8 @@ def test_a_run_is_traced_and_replayed_to_the_byte(capsys: pytest.CaptureFixture[
 def test_show_prints_events_and_effects(capsys: pytest.CaptureFixture[str]):
     code, out, _ = run(capsys, "run", *SMALL, "--show", "0:5")
     assert code == 0
-    assert "node 1  Started(founder=True)" in out
-    assert "-> Grant(request=1" in out
+    assert "     0.000  1 starts, as the founder\n" in out
+    assert "                grants #1 e1/h1\n" in out
 
 
 def test_a_picture_is_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path):

@@ -75,7 +75,7 @@ class Stage:
         if machine is None:
             return
         if self.trace is not None:
-            effects = self.trace.handle(machine, event, self.now, f"node {node}")
+            effects = self.trace.handle(machine, event, self.now, node)
         else:
             effects = machine.handle(event, self.now)
         for effect in effects:

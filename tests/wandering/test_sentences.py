@@ -11,7 +11,7 @@ import pytest
 from softmutex.core.algorithms.wandering import Wandering
 from softmutex.core.algorithms.wandering.settings import QUEUE
 from softmutex.core.errors import ConfigError
-from softmutex.core.events import FactKind, Released, Requested
+from softmutex.core.events import FactKind, Released, Requested, from_seconds
 from softmutex.core.machine import Setup
 from tests.tracing import Trace
 from tests.wandering.stage import Stage
@@ -19,7 +19,7 @@ from tests.wandering.stage import Stage
 
 @pytest.fixture
 def trace(request: pytest.FixtureRequest, rewrite: bool) -> Iterator[Trace]:
-    trace = Trace("wandering", request.function.__name__)
+    trace = Trace("wandering", request.function.__name__, origin=from_seconds(1000))
     yield trace
     trace.check(rewrite)
 

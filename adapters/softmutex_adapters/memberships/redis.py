@@ -4,11 +4,17 @@
 
 What it decides: a beat is one script, which Redis runs alone, with its own clock: my line and my lease in, whose lease
 is over out, the list back, if it is another one than I have. The naive way, a key with a time to live for each member
-and SCAN to find them, costs the whole data base at each look, and loses everybody when Redis was away for a while.
+and SCAN to find them, costs the whole data base at each look, and loses everybody when Redis was away for a while, or
+its clock was set.
+
+B1  Time in which nobody has written, or that the clock has jumped over, is no time: all leases move along.
+B2  When one is over and more than half have been silent for half of a lease, the way to Redis broke: theirs is a lost
+    list (L2), and they have a whole lease more, once. Who has died all the same is gone after that.
 
     softmutex:roll:{G}     hash: address -> line, and how many there were       softmutex:said:{G}    channel
     softmutex:leases:{G}   sorted set: address, by when its lease is over
-    softmutex:page:{G}     hash: history (made anew when it was lost), number (of changes)
+    softmutex:page:{G}     hash: history (made anew when it was lost), number (of changes), at (the last beat),
+                           spared (when more than half were over)
 
 All of it is dropped by Redis a day after the last beat. The braces keep a group on one node of a Redis Cluster.
 """
@@ -39,13 +45,27 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local changed = false
 redis.call('HSETNX', page, 'history', fresh)
+local gap = now - tonumber(redis.call('HGET', page, 'at') or now)
+if gap < 0 or gap > ttl / 2 then
+    for _, one in ipairs(redis.call('ZRANGE', leases, 0, -1)) do redis.call('ZINCRBY', leases, gap, one) end
+    local spared = redis.call('HGET', page, 'spared')
+    if spared then redis.call('HSET', page, 'spared', spared + gap) end
+end
+redis.call('HSET', page, 'at', now)
 if line ~= '' then
     changed = redis.call('HGET', roll, address) ~= line
     redis.call('HSET', roll, address, line)
     redis.call('ZADD', leases, now + ttl, address)
 end
 if may_sweep == '1' then
-    local over = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 1000)
+    local over = redis.call('ZRANGEBYSCORE', leases, '-inf', now)
+    local spared = tonumber(redis.call('HGET', page, 'spared') or -math.huge)
+    local silent = #over > 0 and redis.call('ZRANGEBYSCORE', leases, '-inf', now + ttl / 2) or {}
+    if #silent > 1 and #silent * 2 > redis.call('ZCARD', leases) and now - spared > 2 * ttl then
+        for _, one in ipairs(silent) do redis.call('ZADD', leases, now + ttl, one) end
+        redis.call('HSET', page, 'spared', now, 'history', fresh)
+        over = {}
+    end
     for _, one in ipairs(over) do
         redis.call('HDEL', roll, one)
         redis.call('ZREM', leases, one)

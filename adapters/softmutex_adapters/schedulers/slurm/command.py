@@ -1,56 +1,119 @@
-"""`softmutex slurm release` lets held jobs go in turn; `softmutex slurm lua` prints what makes Slurm hold them.
+"""`softmutex slurm`: jobs of Slurm that wait for their turn in the queue, where no node waits with them.
 
-Where it runs: on one host that has Slurm's commands and may release jobs (the controller, as SlurmUser or root), as a
-service. Exit codes: 0 after SIGTERM or SIGINT, 69 where the node could not start, 64 usage.
+    release   the service that lets them go, on a host with Slurm's commands, as root or SlurmUser
+    queue     who has a turn and who waits, for everybody
+    lua       prints job_submit.lua, which makes Slurm put them off
+    unit      prints a unit for systemd
+
+Exit codes: 0 after SIGTERM or SIGINT, 69 where the node could not start or Slurm does not answer, 64 usage.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
-import signal
 import sys
 from importlib.resources import files
 
-from softmutex import Node
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.runtime.config import count, duration_s
-from softmutex_adapters.schedulers.slurm.jobs import ask
-from softmutex_adapters.schedulers.slurm.releaser import START_WITHIN_S, Releaser
 
 UNAVAILABLE = 69
+START_WITHIN = "2m"
+
+RELEASE = """\
+The service that lets waiting jobs go, one turn after the other. It runs where Slurm's commands are, as root or
+SlurmUser. Several may run, on several hosts: one works, the others take over. On SIGTERM it ends at once; a process
+stays behind until the jobs that it let go are over, so that no other is let in beside them, and another releaser may be
+started meanwhile.
+"""
+LUA = """\
+Prints job_submit.lua: softmutex slurm lua > /etc/slurm/job_submit.lua, with JobSubmitPlugins=lua in slurm.conf, then
+scontrol reconfigure. It puts off the jobs that ask for a turn, tells users what is wrong with a comment that does, and
+refuses what would go round the turn. Which mutexes there are, and who are administrators, is said at its top.
+"""
+QUEUE = """\
+Who has a turn and who waits for one, by Slurm's own queue; as any user who may see the jobs of others.
+"""
+UNIT = """\
+Prints a unit for systemd that runs `softmutex slurm release` with this very interpreter:
+softmutex slurm unit > /etc/systemd/system/softmutex-slurm.service
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=("release", "lua"), help="release: the service; lua: print job_submit.lua")
-    parser.add_argument(
+    parts = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
+    release = add_part(parts, "release", "the service that lets waiting jobs go", RELEASE)
+    release.add_argument(
         "--slots", action="append", default=[], metavar="NAME=K", help="so many jobs of that mutex at once; default 1"
     )
-    parser.add_argument(
+    release.add_argument(
         "--start-within",
         type=duration_s,
-        default=START_WITHIN_S,
-        metavar="2m",
-        help="a job that was released and does not start gives its turn to others; default 2m",
+        default=duration_s(START_WITHIN),
+        metavar=START_WITHIN,
+        help=f"a job that was let go and does not start gives its turn to others; default {START_WITHIN}",
     )
-    parser.add_argument("--config", metavar="FILE", help="settings; else the environment and softmutex.toml")
+    release.add_argument("--config", metavar="FILE", help="settings; else the environment and softmutex.toml")
+    release.add_argument("--node-name", metavar="NAME", help="else slurm-<cluster>-<host>-<process>")
+    release.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    queue = add_part(parts, "queue", "who has a turn and who waits for one", QUEUE)
+    queue.add_argument("-n", "--name", metavar="NAME", help="of this mutex only")
+    queue.add_argument("--json", action="store_true", help="for programs")
+    add_part(parts, "lua", "print job_submit.lua, which makes Slurm put jobs off", LUA)
+    add_part(parts, "unit", "print a unit for systemd that runs the service", UNIT)
+
+
+def add_part(
+    parts: argparse._SubParsersAction[argparse.ArgumentParser], name: str, line: str, words: str
+) -> argparse.ArgumentParser:
+    return parts.add_parser(
+        name, help=line, description=words, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    if arguments.what == "lua":
-        sys.stdout.write(files(__package__).joinpath("job_submit.lua").read_text())
-        return 0
-    logging.basicConfig(level=logging.INFO, format="softmutex slurm: %(message)s", stream=sys.stderr)
-    slots = dict(read_slots(each) for each in arguments.slots)
     try:
-        asyncio.run(serve(arguments.config, slots, arguments.start_within))
+        if arguments.what == "release":
+            return release(arguments)
+        if arguments.what == "queue":
+            return asyncio.run(show_queue(arguments.name, arguments.json))
     except ConfigError:
         raise
     except (SoftMutexError, OSError) as error:
         sys.stderr.write(f"softmutex slurm: {error}\n")
         return UNAVAILABLE
+    sys.stdout.write(unit() if arguments.what == "unit" else text_of("job_submit.lua"))
     return 0
+
+
+def text_of(name: str) -> str:
+    return files(__package__).joinpath(name).read_text()
+
+
+def unit() -> str:
+    return text_of("softmutex-slurm.service").replace("@SOFTMUTEX@", f"{sys.executable} -m softmutex")
+
+
+def release(arguments: argparse.Namespace) -> int:
+    from softmutex_adapters.schedulers.slurm import service
+
+    logging.basicConfig(level=logging.INFO, format="softmutex slurm: %(message)s", stream=sys.stderr)
+    slots = dict(read_slots(each) for each in arguments.slots)
+    if not arguments.worker:
+        return service.guard(words_of(arguments))
+    service.work(arguments, slots)
+    return 0
+
+
+def words_of(arguments: argparse.Namespace) -> list[str]:
+    """The same command line once more."""
+    words = ["release", f"--start-within={arguments.start_within:g}"]
+    words += [f"--slots={each}" for each in arguments.slots]
+    words += [] if arguments.config is None else [f"--config={arguments.config}"]
+    return words + ([] if arguments.node_name is None else [f"--node-name={arguments.node_name}"])
 
 
 def read_slots(said: str) -> tuple[str, int]:
@@ -61,23 +124,13 @@ def read_slots(said: str) -> tuple[str, int]:
         raise ConfigError(f"--slots {said}: {error}. Write --slots nightly-ftp=2") from None
 
 
-async def serve(config: str | None, slots: dict[str, int], start_within_s: float) -> None:
-    loop, me = asyncio.get_running_loop(), asyncio.current_task()
-    assert me is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, me.cancel)
-    cluster = next(
-        (
-            line.split("=", 1)[1].strip()
-            for line in (await ask("scontrol", "show", "config")).splitlines()
-            if line.startswith("ClusterName")
-        ),
-        "cluster",
-    )
-    name = f"slurm-{cluster}"[:60]
-    node = Node(name=name) if config is None else Node.from_config(config, name=name)
-    try:
-        async with node:
-            await Releaser(node, slots, start_within_s).run(cluster)
-    except asyncio.CancelledError:
-        logging.getLogger("softmutex.slurm").info("stopping; jobs that run go on")
+async def show_queue(mutex: str | None, as_json: bool) -> int:
+    from softmutex_adapters.schedulers.slurm import jobs
+    from softmutex_adapters.schedulers.slurm.show import describe, table
+
+    queue = await jobs.queue()
+    rows = [row for row in describe(queue) if mutex in (None, row["mutex"])]
+    sys.stdout.write(json.dumps(rows, indent=1) + "\n" if as_json else table(rows))
+    for id, trouble in queue.troubles.items():
+        sys.stderr.write(f"job {jobs.clean(id)}: {jobs.clean(trouble)}\n")
+    return 0

@@ -1,173 +1,253 @@
-"""Lets held jobs go, one turn after the other: no node of the cluster idles while a job waits for its turn.
+"""Lets waiting jobs go, one turn after the other: no node of the cluster idles while a job waits for its turn.
 
-    squeue --held, wants a turn--> Turn: [wait for the mutex] -- scontrol release --> pending --> running --> gone
-                                     | timeout: scancel            | not started in time: scontrol hold, again
-                                     '- gone meanwhile: withdrawn  '- gone: the mutex goes on
+    squeue: waits, could start --> Line --> Seat: [wait for the mutex] -- let go --> pending --> running --> over
+                                     | timeout: scancel                     | cannot start: put off, others first |
+                                     '- gone meanwhile: forgotten           '- - - - - - - - the next one - - - - '
 
-What it decides: the turn belongs to the *job*, from its release to its end. The naive ways: to wait in Prolog blocks
-`scancel`, counts as run time and drains the node when it fails; to wait in the job's script keeps a node (and the whole
-allocation) idle.
+What it decides: the turn belongs to the *job*, from when it is let go to its end. The naive ways: to wait in Prolog
+blocks `scancel`, counts as run time and drains the node when it fails; to wait in the job's script keeps a node (and
+the whole allocation) idle. And the hold is kept from one job to the next for a while: the next one is let go as soon as
+one runs, with a dependency on its end, so that Slurm starts it in the moment in which it would give a licence to it. To
+look for the end first, and let go then, misses Slurm's next round, which comes once a second.
 
-S1  A job is released only with its mutex in hand, and the mutex is held until the job has left the queue or completes.
-S2  A job that runs when the releaser starts (it was restarted) has its mutex taken for it before any other is released.
-L1  A job that was released and does not start in `start_within_s` (the cluster is full), may not start yet, or was
-    requeued (Slurm lets it rest for two minutes then) is held again and gives its turn to others.
-L2  That its end is noticed costs a job of length t at most t / LOOKS, or LOOK_LEAST_S if that is more.
+S1  A job is let go only with its mutex in hand, and the mutex is held until the job has left the queue or completes.
+S2  A job that runs and for which no live releaser holds the mutex (it was killed; an administrator started the job by
+    hand) gets it before any other is let go.
+S3  Only what waits for its turn is let go: no hold of a user's or an administrator's is ever released.
+L1  A job that could not start if it was let go is passed over. One that was let go and does not start, at once for a
+    reason that will not pass by itself, else in `start_within_s`, waits again and others come first; so does one that
+    was requeued. It is tried again after LATER_S, twice as long each time, up to LATER_MOST_S.
+L2  That its end is noticed costs a job of length t at most t / LOOKS, at least LOOK_LEAST_S, at most LOOK_MOST_S.
+L3  Others of the group wait at most BRIDGE_S and one job longer than if each job took the mutex anew.
 
-One releaser works in a cluster; others wait, by a soft mutex of their own, and take over.
+One releaser works in a cluster; others wait, by a soft mutex of their own, and take over. One that is told to end lets
+them at once, and stays until the jobs that it let go are over (service.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Mapping
 from typing import Final
 
-from softmutex import AcquireTimeout, Hold, Node
+from softmutex import Node
 from softmutex_adapters.schedulers.slurm import jobs
-from softmutex_adapters.schedulers.slurm.jobs import Job, SlurmFailed, Wish
+from softmutex_adapters.schedulers.slurm.jobs import Job, Queue, SlurmFailed, clean
+from softmutex_adapters.schedulers.slurm.places import Places
+from softmutex_adapters.schedulers.slurm.seat import Seat
 
-LOOK_LEAST_S: Final = 0.1
-LOOK_MOST_S: Final = 5.0
-LOOKS: Final = 20
-IDLE_S: Final = 1.0  # how often a queue without turns is looked at
+QUEUE_LEAST_S: Final = 0.5  # between two looks at the whole queue
+QUEUE_SHARE: Final = 20  # and so many times as long as such a look takes: one of 50,000 jobs takes a second
 START_WITHIN_S: Final = 120.0
-LATER_S: Final = 3.0  # a job that may not begin yet (--begin, or Slurm's pause after a requeue) asks again after that
+LATER_S, LATER_MOST_S = 3.0, 60.0
+SAID_MOST: Final = 10_000
 log = logging.getLogger("softmutex.slurm")
 
 
-class Turn:
-    """One job that wants its mutex, from when it is seen until it has left the queue."""
+class Line:
+    """The jobs of this cluster that want one mutex."""
 
-    def __init__(self, number: str, wish: Wish) -> None:
-        self.number = number
-        self.wish = wish
-        self.task: asyncio.Task[None] | None = None
-        self.has_mutex = False
-        self.runs_since_s: float | None = None
+    def __init__(self, mutex: str, slots: int) -> None:
+        self.mutex = mutex
+        self.slots = slots
+        self.loose: list[Job] = []  # they run, and nobody holds the mutex for them
+        self.waiting: list[Job] = []  # could start, in order
+        self.seats: dict[Seat, asyncio.Task[None]] = {}
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.loose or self.waiting)
+
+    def take(self) -> Job | None:
+        """Whoever comes next. S2"""
+        for those in (self.loose, self.waiting):
+            if those:
+                return those.pop(0)
+        return None
+
+    def fill(self, releaser: Releaser) -> None:
+        """As many seats as there are jobs that could use them."""
+        idle = [seat for seat in self.seats if seat.job is None]
+        busy = len(self.seats) - len(idle)
+        wanted = min(self.slots, busy + len(self.loose) + len(self.waiting))
+        for seat in idle[: max(0, len(self.seats) - wanted)]:
+            self.seats.pop(seat).cancel()
+        for _ in range(wanted - len(self.seats)):
+            seat = Seat(releaser, self)
+            self.seats[seat] = asyncio.create_task(self._run(seat), name=f"a seat of {self.mutex}")
+
+    async def _run(self, seat: Seat) -> None:
+        try:
+            await seat.run()
+        finally:
+            self.seats.pop(seat, None)
 
 
 class Releaser:
     def __init__(self, node: Node, slots: Mapping[str, int], start_within_s: float = START_WITHIN_S) -> None:
-        self._node = node
+        self.node = node
+        self.start_within_s = start_within_s
+        self.is_ending = asyncio.Event()
         self._slots = slots
-        self._start_within_s = start_within_s
-        self._queue: Mapping[str, Job] = {}
-        self._looked = asyncio.Condition()
-        self._turns: dict[str, Turn] = {}
-        self._complained: set[str] = set()
-        self._not_before_s: dict[str, float] = {}
+        self._lines: dict[str, Line] = {}
+        self._since_s: dict[str, float] = {}  # since when a job could start if it was its turn
+        self._again_s: dict[str, tuple[float, float]] = {}  # when it is tried again, and how long that pause was
+        self._said: set[str] = set()  # what was logged, once
+        self._places = Places()
 
     async def run(self, cluster: str) -> None:
-        async with self._node.mutex(f"slurm-releaser {cluster}"[:64]):
-            log.info("this is the releaser of the cluster %s", cluster)
-            try:
-                while True:
-                    await self._look()
-                    await asyncio.sleep(self._pause_s())
-            finally:
-                await self._stop()
-
-    async def _look(self) -> None:
+        """Waits to be the one that works, and works, until `is_ending` is set."""
+        leading, ending = asyncio.create_task(self._lead(cluster)), asyncio.create_task(self.is_ending.wait())
         try:
-            self._queue = await jobs.queue()
-        except SlurmFailed as trouble:
-            log.warning("%s Looking again; no turn is given up.", trouble)
+            await asyncio.wait((leading, ending), return_when=asyncio.FIRST_COMPLETED)
+            if leading.done():
+                leading.result()
+        finally:
+            self.is_ending.set()
+            leading.cancel()
+            await asyncio.gather(leading, ending, return_exceptions=True)
+
+    async def finish(self) -> None:
+        """Another releaser works now; the jobs that this one let go are seen through."""
+        seats = {seat: task for line in self._lines.values() for seat, task in line.seats.items()}
+        for seat, task in seats.items():
+            if seat.job is None:
+                task.cancel()
+            else:
+                log.info("ending when job %s is over", seat.job.id)
+        await asyncio.gather(*seats.values(), return_exceptions=True)
+
+    async def _lead(self, cluster: str) -> None:
+        async with self.node.mutex(f"slurm-releaser {cluster}"[:64]):
+            log.info("%s is the releaser of the cluster %s", self.node.name, cluster)
+            while True:
+                began_s = time.monotonic()
+                try:
+                    await self._take_in(await jobs.queue())
+                    await self._places.tell()
+                except SlurmFailed as trouble:
+                    log.warning("%s Looking again; no turn is given up.", clean(str(trouble)))
+                except Exception:
+                    log.exception("a look at the queue failed; looking again")
+                await asyncio.sleep(max(QUEUE_LEAST_S, QUEUE_SHARE * (time.monotonic() - began_s)))
+
+    # --- the queue ----------------------------------------------------------------------------------------------------
+
+    async def _take_in(self, queue: Queue) -> None:
+        for id, trouble in queue.troubles.items():
+            self._say_once(f"job {clean(id)} is passed over: {clean(trouble)}")
+        others = {peer.name for peer in self.node.peers()}
+        self._places.begin()
+        for line in self._lines.values():
+            line.loose, line.waiting = [], []
+        to_do: list[tuple[Job, Awaitable[object]]] = []
+        for job in queue.jobs.values():
+            line = self._line(job.wish.mutex)
+            if self._is_seated(job, line, queue) or (job.wish.by in others and not job.waits):
+                continue
+            if job.runs:
+                line.loose.append(job)
+                self._say_of_loose(job)
+            elif job.waits:
+                self._line_up(job, line, to_do)
+            elif job.is_pending and job.wish.by:  # let go by one that is gone, or requeued when it was over
+                to_do.append((job, jobs.put_off(job, "waits again")))
+        self._forget(queue.jobs)
+        for line in self._lines.values():
+            self._places.sees_line(line.waiting)
+            line.fill(self)
+        for job, command in to_do:
+            await self.tell(job, command)
+
+    def _line(self, mutex: str) -> Line:
+        if mutex not in self._lines:
+            self._lines[mutex] = Line(mutex, self._slots.get(mutex, 1))
+        return self._lines[mutex]
+
+    def _is_seated(self, job: Job, line: Line, queue: Queue) -> bool:
+        for seat in line.seats:
+            if seat.job is not None and seat.job.id == job.id:
+                self._places.sees(job, "its turn")
+                return True
+            if seat.next is not None and seat.next.id == job.id:
+                first = queue.jobs.get(seat.job.id) if seat.job else None
+                if not (job.runs and first is not None and first.runs):
+                    return True
+                seat.next = None  # somebody started it beside the one whose end it was to wait for
+        return False
+
+    def _line_up(self, job: Job, line: Line, to_do: list[tuple[Job, Awaitable[object]]]) -> None:
+        now_s = time.time()
+        if why := job.why_not_yet(now_s):
+            self._places.sees(job, why)
             return
-        for number, turn in list(self._turns.items()):
-            if turn.task is not None and turn.task.done():
-                del self._turns[number]
-            elif turn.task is not None and number not in self._queue and not turn.has_mutex:
-                log.info("job %s left the queue while it waited", number)
-                turn.task.cancel()
-        running_first = sorted(self._queue.values(), key=lambda job: not job.runs)
-        for job in running_first:
-            if job.wish is None:
-                self._complain(job)
-            elif job.id not in self._turns and (job.is_held or job.runs) and not self._is_early(job):
-                turn = self._turns[job.id] = Turn(job.id, job.wish)
-                turn.task = asyncio.create_task(self._take(turn), name=f"job {job.id}")
-        self._complained &= self._queue.keys()
-        self._not_before_s = {number: at for number, at in self._not_before_s.items() if number in self._queue}
-        async with self._looked:
-            self._looked.notify_all()
+        array = job.id.partition("_")[0]
+        since_s = self._since_s.setdefault(job.id, self._since_s.get(array, now_s))
+        if job.tasks > 1:
+            self._since_s.setdefault(array, since_s)
+        if self.is_late(job):
+            to_do.append((job, self.cancel(job)))
+        elif self._again_s.get(job.id, (0.0, 0.0))[0] > now_s:
+            self._places.sees(job, "could not start, is tried again")
+        else:
+            line.waiting.append(job)
 
-    def _is_early(self, job: Job) -> bool:
-        return asyncio.get_running_loop().time() < self._not_before_s.get(job.id, 0.0)
+    def _forget(self, there: Mapping[str, Job]) -> None:
+        arrays = {id.partition("_")[0] for id in there}
+        self._since_s = {id: at for id, at in self._since_s.items() if id in there or id in arrays}
+        self._again_s = {id: at for id, at in self._again_s.items() if id in there}
+        mutexes = {job.wish.mutex for job in there.values()}
+        self._lines = {name: line for name, line in self._lines.items() if name in mutexes or line.seats}
+        if len(self._said) > SAID_MOST:
+            self._said.clear()
 
-    def _complain(self, job: Job) -> None:
-        if job.id not in self._complained:
-            self._complained.add(job.id)
-            log.warning("job %s stays held: %s (scontrol update jobid=%s comment=...)", job.id, job.trouble, job.id)
+    # --- for seats ----------------------------------------------------------------------------------------------------
 
-    def _pause_s(self) -> float:
-        if not self._turns:
-            return IDLE_S
-        now_s = asyncio.get_running_loop().time()
-        least_s = min(
-            (LOOK_LEAST_S if turn.runs_since_s is None else (now_s - turn.runs_since_s) / LOOKS)
-            for turn in self._turns.values()
-            if turn.has_mutex or turn.runs_since_s is None
-        )
-        return min(max(LOOK_LEAST_S, least_s), LOOK_MOST_S)
+    def is_late(self, job: Job) -> bool:
+        """It could start for longer than it wants to wait."""
+        timeout_s, since_s = job.wish.timeout_s, self._since_s.get(job.id)
+        return timeout_s is not None and since_s is not None and time.time() - since_s > timeout_s
 
-    async def _stop(self) -> None:
-        """The jobs that run go on; their mutexes are handed on, and S2 takes them again."""
-        tasks = [turn.task for turn in self._turns.values() if turn.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def cancel(self, job: Job) -> None:
+        log.warning("job %s did not get its turn in %g s: cancelled", job.row or job.id, job.wish.timeout_s)
+        await jobs.cancel(job)
 
-    # --- one job -----------------------------------------------------------------------------------------------------
+    async def give_back(self, job: Job, why: str) -> bool:
+        """It waits again, others come before it. False where it cannot be put off, for it started."""
+        if not await self.tell(job, jobs.put_off(job, why)):
+            await self.tell(job, jobs.keep_by(job, self.node.name))
+            return False
+        log.info("job %s %s: it waits again, others come first", job.id, clean(why))
+        self.defer(job)
+        return True
 
-    async def _take(self, turn: Turn) -> None:
-        mutex = self._node.mutex(turn.wish.mutex, slots=self._slots.get(turn.wish.mutex, 1))
+    def defer(self, job: Job) -> None:
+        pause_s = min(2 * self._again_s.get(job.id, (0.0, LATER_S / 2))[1], LATER_MOST_S)
+        self._again_s[job.id] = (time.time() + pause_s, pause_s)
+
+    def started(self, job: Job) -> None:
+        self._again_s.pop(job.id, None)
+
+    async def tell(self, job: Job, command: Awaitable[object]) -> bool:
         try:
-            async with mutex.hold(timeout=turn.wish.timeout_s) as hold:
-                turn.has_mutex = True
-                await self._see_through(turn, hold)
-        except AcquireTimeout:
-            log.warning("job %s did not get its turn in %g s: cancelled", turn.number, turn.wish.timeout_s)
-            await self._tell(jobs.cancel, turn.number)
-
-    async def _see_through(self, turn: Turn, hold: Hold) -> None:
-        """From the release of the job until it is over."""
-        loop = asyncio.get_running_loop()
-        job = self._queue.get(turn.number)
-        if job is None or (job.is_held and not await self._tell(jobs.release, turn.number)):
-            return
-        log.info("job %s: its turn, after %.1f s", turn.number, hold.waited)
-        start_by_s = loop.time() + self._start_within_s
-        told = False
-        while True:
-            async with self._looked:
-                await self._looked.wait()
-            job = self._queue.get(turn.number)
-            if job is None or (not job.runs and job.state != "PENDING"):
-                return
-            if job.runs and turn.runs_since_s is None:
-                turn.runs_since_s = loop.time()
-            if job.state == "PENDING" and (why := self._why_not(job, turn, start_by_s)):
-                log.info("job %s %s: held again, others come first", turn.number, why)
-                self._not_before_s[turn.number] = loop.time() + LATER_S
-                await self._tell(jobs.hold, turn.number)
-                return
-            if hold.lost.is_set() and not told:
-                told = True
-                log.warning("job %s may not be the only one any more (%s); it goes on", turn.number, hold.lost_reason)
-
-    def _why_not(self, job: Job, turn: Turn, start_by_s: float) -> str:
-        if turn.runs_since_s is not None:
-            return "was requeued"
-        if job.reason == "BeginTime":
-            return "may not begin yet"
-        return f"did not start ({job.reason})" if asyncio.get_running_loop().time() > start_by_s else ""
-
-    async def _tell(self, command: Callable[[str], Awaitable[None]], number: str) -> bool:
-        try:
-            await command(number)
+            await command
         except SlurmFailed as trouble:
-            log.warning("job %s: %s", number, trouble)
+            log.warning("job %s: %s", job.id, clean(str(trouble)))
             return False
         return True
+
+    def _say_of_loose(self, job: Job) -> None:
+        if not job.is_marked:
+            how = "it was submitted past job_submit.lua"
+        elif job.wish.by:
+            how = f"{clean(job.wish.by)}, which let it go, is gone"
+        else:
+            how = "somebody started it by hand"
+        self._say_once(f"job {job.id} of {clean(job.user)} runs without a turn of {job.wish.mutex}: {how}")
+
+    def _say_once(self, words: str) -> None:
+        if words not in self._said:
+            self._said.add(words)
+            log.warning("%s", words)

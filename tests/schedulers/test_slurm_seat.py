@@ -1,0 +1,282 @@
+"""The releaser's own rules, where a real Slurm would have to be caught in a moment: against one that is a table."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from softmutex_adapters.schedulers.slurm import jobs, releaser, seat
+from softmutex_adapters.schedulers.slurm.jobs import TURN_S, Job, Queue, Sight, SlurmFailed, Wish, read_queue, read_wish
+from softmutex_adapters.schedulers.slurm.releaser import Releaser
+
+from softmutex import ConfigError, Node
+
+PATIENCE_S = 30.0
+
+
+class Table:
+    """As much of Slurm as the releaser sees. Jobs end when they are told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.seen: list[str] = []
+        self.put_off_at: list[float] = []
+        self.refuses_to_put_off = False
+        self.is_away = False
+        for name in ("queue", "look_at", "let_go", "put_off", "unchain", "keep_by", "say", "cancel"):
+            monkeypatch.setattr(jobs, name, getattr(self, name))
+
+    def submit(self, number: int) -> None:
+        id = str(number)
+        self.jobs[id] = Job(id, frozenset({"PENDING"}), "BeginTime", Wish("link"), begins_s=TURN_S, row=id)
+
+    def runs(self, number: int) -> bool:
+        job = self.jobs.get(str(number))
+        return job is not None and job.runs
+
+    def end(self, number: int) -> None:
+        del self.jobs[str(number)]
+        for job in list(self.jobs.values()):
+            if job.dependency == str(number):
+                self._start(job)
+
+    def _start(self, job: Job) -> None:
+        self.seen.append(f"{job.id} starts")
+        self.jobs[job.id] = self.jobs[job.id]._replace(states=frozenset({"RUNNING"}), dependency="")
+
+    async def queue(self) -> Queue:
+        if self.is_away:
+            raise SlurmFailed("squeue: no answer")
+        return Queue(dict(self.jobs), {})
+
+    async def look_at(self, id: str) -> Sight:
+        if self.is_away:
+            raise SlurmFailed("squeue: no answer")
+        job = self.jobs.get(id)
+        return Sight(next(iter(job.states)), job.reason) if job else jobs.GONE
+
+    async def let_go(self, job: Job, by: str, after: str | None = None) -> None:
+        there = self.jobs[job.id] = self.jobs[job.id].let_go_by(by)._replace(begins_s=1.0, dependency=after or "")
+        if there.reason != "PartitionDown" and after not in self.jobs:
+            self._start(there)
+
+    async def put_off(self, job: Job, why: str) -> None:
+        if self.refuses_to_put_off or self.jobs[job.id].runs:
+            raise SlurmFailed("no longer pending")
+        self.seen.append(f"{job.id} is put off")
+        self.put_off_at.append(asyncio.get_running_loop().time())
+        self.jobs[job.id] = self.jobs[job.id]._replace(begins_s=TURN_S, wish=Wish("link"), dependency="")
+
+    async def unchain(self, job: Job) -> None:
+        self.seen.append(f"{job.id} is unchained")
+
+    async def keep_by(self, job: Job, by: str) -> None:
+        self.seen.append(f"{job.id} is kept")
+
+    async def say(self, job: Job, words: str) -> None: ...
+
+    async def cancel(self, job: Job) -> None:
+        del self.jobs[job.id]
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert condition(), what
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Table:
+    monkeypatch.setattr(releaser, "QUEUE_LEAST_S", 0.02)
+    monkeypatch.setattr(seat, "LOOK_LEAST_S", 0.01)
+    return Table(monkeypatch)
+
+
+def member(name: str) -> Node:
+    return Node(name=name, transport="memory://slurm", membership="memory://slurm", leave_timeout=1.0)
+
+
+@asynccontextmanager
+async def working(node: Node) -> AsyncIterator[Releaser]:
+    async with node:
+        works = Releaser(node, {})
+        task = asyncio.create_task(works.run("here"))
+        try:
+            yield works
+        finally:
+            works.is_ending.set()
+            await task
+            await works.finish()
+
+
+async def test_others_of_the_group_wait_no_longer_than_the_bridge_and_one_job(
+    no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(seat, "BRIDGE_S", 0.3)
+    for number in range(1, 4):
+        table.submit(number)
+    async with working(member("releaser")), member("other") as other:
+        await until(lambda: table.runs(1), "the first does not start")
+        await until(lambda: "2 is put off" in table.seen, "the bridge is not given up")
+
+        async def enter() -> None:
+            async with other.mutex("link"):
+                table.seen.append("the other is in")
+
+        waits = asyncio.create_task(enter())
+        await until(lambda: other.mutex("link").statistics().waiting == 1, "the other does not wait")
+        table.end(1)
+        await waits
+        await until(lambda: table.runs(2), "the second does not start")
+        table.end(2)
+        await until(lambda: table.runs(3), "the third does not start")
+        table.end(3)
+    starts = [each for each in table.seen if "starts" in each or "other" in each]
+    assert starts == ["1 starts", "the other is in", "2 starts", "3 starts"]
+
+
+async def test_the_successor_starts_with_the_end_of_the_job_that_runs(no_leaks: Any, table: Table):
+    table.submit(1)
+    table.submit(2)
+    async with working(member("releaser")):
+        await until(lambda: table.runs(1) and table.jobs["2"].dependency == "1", "the second is not chained")
+        table.end(1)
+        assert table.runs(2), "it waits for the service"
+        table.end(2)
+
+
+async def test_a_job_that_started_when_it_was_to_be_put_off_keeps_its_mutex(no_leaks: Any, table: Table):
+    table.submit(1)
+    table.jobs["1"] = table.jobs["1"]._replace(reason="PartitionDown")
+    table.refuses_to_put_off = True
+    async with working(member("releaser")), member("other") as other:
+        await until(lambda: "1 is kept" in table.seen, "it is not tried")
+        table.jobs["1"] = table.jobs["1"]._replace(states=frozenset({"RUNNING"}))
+        assert await other.mutex("link").try_acquire() is None
+        table.end(1)
+        async with other.mutex("link"):
+            pass
+
+
+async def test_a_job_that_cannot_start_is_tried_again_with_longer_and_longer_pauses(
+    no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(releaser, "LATER_S", 0.1)
+    table.submit(1)
+    table.jobs["1"] = table.jobs["1"]._replace(reason="PartitionDown")
+    async with working(member("releaser")):
+        await until(lambda: len(table.put_off_at) == 4, "it is not tried again")
+        del table.jobs["1"]
+    pauses_s = [two - one for one, two in pairwise(table.put_off_at)]
+    assert [pause_s >= least_s for pause_s, least_s in zip(pauses_s, (0.09, 0.19, 0.39), strict=True)] == [True] * 3
+
+
+async def test_a_controller_that_is_away_costs_no_turn_but_a_releaser_that_ends_does_not_wait_for_ever(
+    no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(seat, "SLURM_GONE_S", 0.5)
+    table.submit(1)
+    async with member("other") as other:
+        async with working(member("releaser")):
+            await until(lambda: table.runs(1), "it does not start")
+            table.is_away = True
+            assert await other.mutex("link").try_acquire() is None
+        assert table.runs(1)
+        async with other.mutex("link"):
+            pass
+
+
+# --- what squeue says -------------------------------------------------------------------------------------------------
+
+
+def number(value: int) -> dict[str, Any]:
+    return {"set": True, "infinite": False, "number": value}
+
+
+NOTHING = {"set": False, "infinite": False, "number": 0}
+OLD = {
+    "job_id": 7, "array_job_id": 0, "array_task_id": None, "array_task_string": "", "job_state": "PENDING",
+    "state_reason": "BeginTime", "priority": 42, "eligible_time": TURN_S, "submit_time": 5, "start_time": TURN_S,
+    "dependency": "", "comment": "softmutex=link", "admin_comment": "softmutex=link:timeout=2h", "user_name": "eva",
+    "name": "mirror",
+}  # fmt: skip
+NEW = {
+    **OLD, "array_job_id": number(0), "array_task_id": NOTHING, "job_state": ["PENDING"], "priority": number(42),
+    "eligible_time": number(TURN_S), "submit_time": number(5), "start_time": number(TURN_S),
+}  # fmt: skip
+
+
+def read(*rows: Any) -> Queue:
+    return read_queue(json.dumps({"jobs": rows}))
+
+
+def test_numbers_and_states_are_read_as_old_and_as_new_versions_write_them():
+    assert read(OLD) == read(NEW)
+    job = read(NEW).jobs["7"]
+    assert job.waits
+    assert job.wish == Wish("link", 7200.0)
+    assert not job.is_held
+    assert read({**NEW, "priority": number(0)}).jobs["7"].is_held
+    assert read({**NEW, "job_state": ["RUNNING"]}).jobs["7"].runs
+    for over in (["COMPLETED"], ["RUNNING", "COMPLETING"], ["COMPLETED", "COMPLETING"]):
+        assert not any(job.runs or job.waits for job in read({**NEW, "job_state": over}).jobs.values())
+
+
+@pytest.mark.parametrize(
+    ("which", "row", "tasks"),
+    [("3-9%2", "7_[3-9]", 7), ("3", "7_[3]", 1), ("3,5,8-10", "7_[3,5,8-10]", 5), ("3-30:5", "7_[3-30:5]", 6)],
+)
+def test_tasks_of_an_array_that_wait_together_are_its_first_one_and_have_one_name(which: str, row: str, tasks: int):
+    job = read({**NEW, "array_job_id": number(7), "array_task_string": which}).jobs["7_3"]
+    assert (job.row, job.tasks) == (row, tasks)
+
+
+def test_a_list_of_tasks_that_squeue_cut_off_has_no_name():
+    assert read({**NEW, "array_job_id": number(7), "array_task_string": "3,5,7,..."}).jobs["7_3"].row == ""
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        None, [], "x", {}, {**NEW, "job_id": "--user=eva"}, {**NEW, "job_id": -1}, {**NEW, "job_id": None},
+        {**NEW, "admin_comment": "softmutex="}, {**NEW, "admin_comment": "softmutex=link:slots=2"},
+        {**NEW, "admin_comment": "softmutex=link:timeout=never"}, {**NEW, "job_state": None},
+        {**NEW, "array_job_id": number(7), "array_task_string": "--user"}, {**NEW, "submit_time": "noon"},
+    ],
+)  # fmt: skip
+def test_a_row_that_cannot_be_read_is_no_trouble_of_the_others(row: Any):
+    queue = read(row, {**NEW, "job_id": 8})
+    assert list(queue.jobs) == ["8"]
+    assert len(queue.troubles) <= 1
+
+
+@pytest.mark.parametrize("said", ["", "[]", "{}", '{"jobs": {}}', '{"jobs": [', "slurm_load_jobs error", "[" * 100_000])
+def test_what_is_no_list_of_jobs_is_a_failure_of_slurm(said: str):
+    with pytest.raises(SlurmFailed):
+        read_queue(said)
+
+
+@pytest.mark.parametrize("job", ["--user=eva", "7 8", "7\n8", "7_[1-3];x", "", "7_", "٧", "-1", "7__1"])
+async def test_nothing_but_a_job_is_ever_named_to_slurm(job: str):
+    with pytest.raises(SlurmFailed, match="is no job"):
+        await jobs.update(job, "starttime=now")
+
+
+def test_a_user_says_only_what_a_user_may_say():
+    assert read_wish("softmutex=link:timeout=90 words", ("timeout",)) == Wish("link", 90.0)
+    for comment in ("softmutex=link:by=slurm-a-1", "softmutex=link:begin=5"):
+        with pytest.raises(ConfigError):
+            read_wish(comment, ("timeout",))
+
+
+def test_a_place_is_written_behind_the_users_own_words_and_replaces_the_last_one():
+    job = read({**NEW, "comment": "softmutex=link project 7 [place 3 of 9]"}).jobs["7"]
+    assert jobs.comment(job, "place 2 of 9") == "comment=softmutex=link project 7 [place 2 of 9]"
+    forged = read({**NEW, "comment": "softmutex=link \x1b]0;x\x07"}).jobs["7"]
+    assert jobs.comment(forged, "place 2 of 9") == "comment=softmutex=link [place 2 of 9]"
