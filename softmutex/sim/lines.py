@@ -43,6 +43,7 @@ from softmutex.core.events import (
     Received,
     Released,
     Requested,
+    Returned,
     Right,
     Send,
     SetTimer,
@@ -123,7 +124,7 @@ class Lines:
                 what = f"slept {_duration(span)}"
             case Leaving():
                 what = "is to leave"
-            case Silenced() | Reach():
+            case Silenced() | Returned() | Reach():
                 what = f"hears of its group: {self.told(event)}"
         return f"{node} {what}"
 
