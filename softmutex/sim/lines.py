@@ -150,8 +150,8 @@ class Lines:
                 return f"suspects {node}"
             case CallRoll(wide):
                 return f"calls the roll{' of all' * wide}"
-            case Overlapped(request, other, length):
-                return f"tells #{request} that it overlapped with {other} for {_duration(length)}"
+            case Overlapped(request, other, their_request, length):
+                return f"tells #{request} that it overlapped with #{their_request} of {other} for {_duration(length)}"
 
     def _view(self, view: View) -> str:
         parts = [

@@ -27,6 +27,7 @@ from softmutex.core.events import (
     Received,
     Released,
     Requested,
+    Returned,
     Right,
     Send,
     SetTimer,
@@ -63,6 +64,7 @@ EVENTS = [
     (Slept(5 * SECOND // 2), "2 slept 2.5s"),
     (Leaving(), "2 is to leave"),
     (Silenced(4), "2 hears of its group: silenced(node=4)"),
+    (Returned(4), "2 hears of its group: returned(node=4)"),
     (Reach(Level.HALF), "2 hears of its group: reach(half)"),
 ]
 EFFECTS = [
@@ -79,7 +81,7 @@ EFFECTS = [
     (Depart(), "departs"),
     (Suspect(4), "suspects 4"),
     (CallRoll(True), "calls the roll of all"),
-    (Overlapped(3, 4, SECOND), "tells #3 that it overlapped with 4 for 1s"),
+    (Overlapped(3, 4, 5, SECOND), "tells #3 that it overlapped with #5 of 4 for 1s"),
 ]
 MESSAGES = [
     (Offer(2**40, TOKEN), "OFFER #1 e1/h4"),
