@@ -17,7 +17,7 @@ from softmutex.core.events import SECOND, Effect, Event, FactKind, Instant, Node
 from softmutex.sim.faults import Kill
 from softmutex.sim.run import simulate
 from softmutex.sim.scenario import Scenario
-from softmutex.sim.tally import EPOCH, Hold
+from softmutex.sim.tally import EPOCH, PastRun
 
 SCENARIO = Scenario(
     nodes=8,
@@ -40,7 +40,7 @@ class Made(NamedTuple):
 
 
 class Story(NamedTuple):
-    holds: Sequence[Hold]
+    holds: Sequence[PastRun]
     made: Sequence[Made]  # tokens made anew
     killed: tuple[NodeId, float]
 

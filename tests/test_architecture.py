@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from softmutex.core.messages import HANDOVER, OF_NODE, name_of
+
 ROOT = Path(__file__).parent.parent
 ROOMS = [ROOT / "softmutex", ROOT / "adapters"]
 CORE = ROOT / "softmutex" / "core"
@@ -148,6 +150,46 @@ def test_no_function_has_outgrown_its_readers():
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > MOST_LINES_OF_A_FUNCTION:
                     found.append(f"{where(path, node)} {node.name}: {lines} lines, {MOST_LINES_OF_A_FUNCTION} at most")
+    assert not found, "\n".join(found)
+
+
+def test_every_noun_of_the_core_and_of_the_simulator_is_in_the_glossary():
+    glossary = (ROOT / "docs" / "glossary.md").read_text()
+    told = {word for part in re.findall(r"`([\w` ,]+)`", glossary) for word in re.split(r"[^\w]+", part)}
+    messages = {name_of(cls) for cls in (*HANDOVER.values(), *OF_NODE.values())}
+    assert not messages - set(re.findall(r"^\| ([A-Z_]+) \|", glossary, re.MULTILINE))
+    missing = [
+        f"{path}: {node.name}"
+        for path, text in sources(CORE, ROOT / "softmutex" / "sim")
+        if "algorithms" not in path.parts
+        for node in ast.parse(text).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        if node.name not in told and re.sub(r"(?<!^)([A-Z])", r"_\1", node.name).upper() not in messages
+    ]
+    assert not missing, "docs/glossary.md has no line for " + ", ".join(missing)
+
+
+NUMBERED = re.compile(r"^\s*(?:[A-Z]\d  )")  # where an invariant or a promise is declared, and how it is cited
+CITED = re.compile(r"(?<![\w.^+])(?:(\w+)\.)?([A-Z]\d)(?!\w)")
+
+
+def home_of(path: Path) -> str:
+    return path.parent.name if path.stem == "__init__" else path.stem
+
+
+def test_an_invariant_is_cited_with_its_home():
+    """S1 is another one in each module that has one: outside of its own, it is `handover.S1`."""
+    declared: dict[str, set[str]] = {}
+    for path, text in sources(*ROOMS):
+        names = {line.split()[0] for line in text.splitlines() if NUMBERED.match(line)}
+        declared[home_of(path)] = declared.get(home_of(path), set()) | names
+    found = [
+        f"{path}:{number} cites {home + '.' * bool(home)}{name}, which is declared in {home or 'none'} of its modules"
+        for path, text in sources(CORE, ROOT / "softmutex" / "sim")
+        for number, line in enumerate(text.splitlines(), 1)
+        for home, name in CITED.findall(NUMBERED.sub("", line))
+        if name not in declared.get(home or home_of(path), ())
+    ]
     assert not found, "\n".join(found)
 
 

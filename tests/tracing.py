@@ -24,7 +24,7 @@ from pathlib import Path
 
 from softmutex.core.events import Effect, Event, Instant, NodeId
 from softmutex.core.machine import Algorithm
-from softmutex.sim.lines import Lines
+from softmutex.sim.lines import Story
 
 TRACES = Path(__file__).parent / "traces"
 
@@ -33,7 +33,7 @@ class Trace:
     def __init__(self, algorithm: str, test_name: str, origin: Instant = 0) -> None:
         sentence = test_name.removeprefix("test_")
         self.path = TRACES / algorithm / f"{sentence}.trace"
-        self.said = Lines(origin)
+        self.said = Story(origin)
         self.lines = [f"# {sentence.replace('_', ' ')}"]
 
     def event(self, now: Instant, node: NodeId, what: Event | str) -> None:

@@ -54,7 +54,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     add("--nodes", type=whole, metavar="N", help="how many take part (default: 10)")
     add("--duration", type=seconds, metavar="T", help="virtual seconds, or 20m, 2h, 3d (default: 1000)")
     add("--seed", type=whole, metavar="S", help="the same seed gives the same run (default: 1)")
-    add("--op", type=seconds, metavar="T", help="how long A takes (default: 4)")
+    add("--op", type=seconds, metavar="T", help="how long A takes, what runs under the mutex (default: 4)")
     add("--skip", type=seconds, metavar="T", help="how long a node keeps a token that it does not need")
     add("--min-interval", type=seconds, metavar="T", help="least time between two runs of A on a node")
     add("--max-interval", type=seconds, metavar="T", help="time after which a token is missed")

@@ -9,7 +9,8 @@ The naive way (coroutines that await sockets and sleep) cannot be replayed, expl
 messages, and that is exactly where distributed algorithms break.
 
 Everything here is an immutable tuple with names: cheap to make in the simulator's inner loop, safe to keep
-in a trace. Events are named in the past tense, effects are orders.
+in a trace. Events are named in the past tense, effects are orders. A is the piece of work that the mutex protects,
+as the papers call it.
 
 N1  A `NodeId` names one life of one process: a restart gets a new one, so a message that was meant for the
     dead predecessor finds nobody. 0 is nobody.

@@ -31,7 +31,7 @@ KILLS = 4  # deaths of the holder
 
 
 @dataclass(frozen=True)
-class Row:
+class Compared:
     algorithm: str
     nodes: int
     messages_rare: float  # per entry and exit
@@ -47,7 +47,7 @@ class Row:
 
 def measure(
     names: Sequence[str], sizes: Sequence[int], seed: int, entries: int, progress: Progress | None = None
-) -> list[Row]:
+) -> list[Compared]:
     chosen = list(names) or list(plugins.installed(plugins.Role.ALGORITHM))
     for name in chosen:
         plugins.algorithm(name)  # before a long run, not in the middle of it
@@ -60,7 +60,7 @@ def measure(
     return rows
 
 
-def _row(name: str, nodes: int, seed: int, entries: int) -> Row:
+def _row(name: str, nodes: int, seed: int, entries: int) -> Compared:
     base = Scenario(
         algorithm=name,
         nodes=nodes,
@@ -77,7 +77,7 @@ def _row(name: str, nodes: int, seed: int, entries: int) -> Row:
     killed = simulate(base.but(duration_s=(KILLS + 1) * entries * OP_S, faults=kills))
     laws = {violation.law for result in (rare, busy, killed) for violation in result.violations}
     recoveries = sorted(killed.recoveries_ns)
-    return Row(
+    return Compared(
         algorithm=name,
         nodes=nodes,
         messages_rare=rare.messages_per_acquisition,
@@ -97,23 +97,23 @@ def _between_holders_s(result: Result) -> float:
     return result.concurrency_ns.get(0, 0) / SECOND / max(1, result.acquisitions)
 
 
-def as_json(rows: Sequence[Row]) -> str:
+def as_json(rows: Sequence[Compared]) -> str:
     settings = {"message_s": MESSAGE_S, "op_s": OP_S, "rare_load": RARE, "kills": KILLS}
     return json.dumps({"settings": settings, "rows": [dataclasses.asdict(row) for row in rows]}) + "\n"
 
 
-def as_text(rows: Sequence[Row]) -> str:
+def as_text(rows: Sequence[Compared]) -> str:
     head = f"{'':<16} {'':>6}  {'messages per entry':^19}  {'delay (message times)':^21}  problems seen"
     below = f"{'algorithm':<16} {'nodes':>6}  {'rare':>9} {'busy':>9}  {'rare':>10} {'busy':>10}"
     return "\n".join([head, below, *map(_line, rows), ""])
 
 
-def _line(row: Row) -> str:
+def _line(row: Compared) -> str:
     numbers = f"{row.messages_rare:>9.2f} {row.messages_busy:>9.2f}  {row.delay_rare:>10.2f} {row.delay_busy:>10.2f}"
     return f"{row.algorithm:<16} {row.nodes:>6}  {numbers}  {problems(row)}"
 
 
-def problems(row: Row) -> str:
+def problems(row: Compared) -> str:
     after = "others go on" if row.recovery is None else f"{row.recovery:.0f} until the next entry"
     after = "nobody enters any more" if row.ended else after
     found = [f"holder dies: {after}"]

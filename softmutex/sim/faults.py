@@ -151,7 +151,7 @@ class Churn(Fault):
 class Clocks(Fault):
     """A share of the nodes has a clock that is off by up to `offset_s` from the start, or runs at another rate.
 
-    `jump_s`: at `at_s` it leaps ahead; back it never goes (N2).
+    `jump_s`: at `at_s` it leaps ahead; back it never goes (`events.N2`).
     """
 
     kind: ClassVar[str] = "clocks"

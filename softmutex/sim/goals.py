@@ -4,7 +4,7 @@ The goals are those of the design; d is the one-way delay between two nodes, A r
 group. Everything is run by the real machines. So that the watch is seen at work, the membership tells of a death only
 after a minute here: a failure detector would hide it.
 
-An `Ask` is one row at one size by one variant of the algorithm: it says all that its run depends on, so that rows can
+An `Trial` is one row at one size by one variant of the algorithm: it says all that its run depends on, so that rows can
 be measured in other processes, and each once. What a run counts is told by `ROWS`; `goals_table.py` says how long runs
 are and prints them.
 """
@@ -48,7 +48,7 @@ VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
 AS_IT_IS: Final = "as it is"
 
 
-class Ask(NamedTuple):
+class Trial(NamedTuple):
     """One row, at one size, by one variant. `length`: virtual seconds; under load, how many turns each node gets."""
 
     row: str
@@ -80,28 +80,28 @@ class Figure:
 @dataclass(frozen=True)
 class Row:
     figures: Sequence[Figure]
-    measure: Callable[[Ask], Sequence[float]]
+    measure: Callable[[Trial], Sequence[float]]
 
 
-def measure(ask: Ask) -> Sequence[float]:
+def measure(trial: Trial) -> Sequence[float]:
     """As many numbers as the row has figures; infinite where it never came to that."""
-    return ROWS[ask.row].measure(ask)
+    return ROWS[trial.row].measure(trial)
 
 
-def scenario(ask: Ask, **changes: Any) -> Scenario:
-    return Scenario(**{**BASE, "nodes": ask.nodes, "options": VARIANTS[ask.variant], **changes})
+def scenario(trial: Trial, **changes: Any) -> Scenario:
+    return Scenario(**{**BASE, "nodes": trial.nodes, "options": VARIANTS[trial.variant], **changes})
 
 
-def run(ask: Ask, **changes: Any) -> Result:
-    return simulate(scenario(ask, **changes))
+def run(trial: Trial, **changes: Any) -> Result:
+    return simulate(scenario(trial, **changes))
 
 
 # --- the rows --------------------------------------------------------------------------------------------------------
 
 
-def _recovery(ask: Ask) -> Sequence[float]:
+def _recovery(trial: Trial) -> Sequence[float]:
     """From the death of the holder to the next grant, everybody wanting it all the time."""
-    killed = run(ask, duration_s=ask.length, faults=(Kill(KILL_EVERY_S),))
+    killed = run(trial, duration_s=trial.length, faults=(Kill(KILL_EVERY_S),))
     times = sorted(outages_ns(killed))
     middle, most = (percentile(times, share) / SECOND if times else math.inf for share in (0.5, 0.99))
     return middle, most, 100 * killed.overlap, 100 * killed.busy
@@ -113,27 +113,27 @@ def outages_ns(result: Result) -> list[int]:
     return [*result.recoveries_ns, *([result.bereft_ns] if still_open else [])]
 
 
-def _both_die(ask: Ask) -> Sequence[float]:
+def _both_die(trial: Trial) -> Sequence[float]:
     """The holder and the first watcher at once."""
-    killed = run(ask, duration_s=ask.length, faults=(Kill(3 * KILL_EVERY_S, "first"),))
+    killed = run(trial, duration_s=trial.length, faults=(Kill(3 * KILL_EVERY_S, "first"),))
     return (max(outages_ns(killed), default=math.inf) / SECOND,)
 
 
-def _under_load(ask: Ask) -> Sequence[float]:
+def _under_load(trial: Trial) -> Sequence[float]:
     """Everybody wants it."""
-    length_s = ask.length * ask.nodes * ROUND_S
-    full, each = messages_each(scenario(ask, duration_s=length_s))
+    length_s = trial.length * trial.nodes * ROUND_S
+    full, each = messages_each(scenario(trial, duration_s=length_s))
     longest_s = max(full.waits, default=0) / SECOND
-    return 100 * full.busy, each, full.fairness, longest_s / (ask.nodes * A_S), 100 * full.overlap
+    return 100 * full.busy, each, full.fairness, longest_s / (trial.nodes * A_S), 100 * full.overlap
 
 
-def _with_loss(ask: Ask) -> Sequence[float]:
-    return (100 * run(ask, duration_s=ask.length, loss=0.01).overlap,)
+def _with_loss(trial: Trial) -> Sequence[float]:
+    return (100 * run(trial, duration_s=trial.length, loss=0.01).overlap,)
 
 
-def _rare(ask: Ask) -> Sequence[float]:
+def _rare(trial: Trial) -> Sequence[float]:
     """A request each ten seconds, of whoever it may be. The wait is that of requests that found it idle."""
-    seldom = run(ask, duration_s=ask.length, demand="poisson:0.1", keep_holds=True)
+    seldom = run(trial, duration_s=trial.length, demand="poisson:0.1", keep_holds=True)
     waits = waits_on_idle(seldom)
     mean_d = sum(waits) / len(waits) / SECOND / D_S if waits else math.inf
     return seldom.messages_per_acquisition or math.inf, mean_d
@@ -150,9 +150,9 @@ def waits_on_idle(result: Result) -> list[int]:
     return out
 
 
-def _idle(ask: Ask) -> Sequence[float]:
+def _idle(trial: Trial) -> Sequence[float]:
     """Nobody wants it."""
-    return (run(ask, duration_s=ask.length, demand="none").messages / ask.length,)
+    return (run(trial, duration_s=trial.length, demand="none").messages / trial.length,)
 
 
 def _always(goal: float | None) -> Callable[[int], float | None]:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from softmutex.core.events import SECOND
-from softmutex.sim.goals import A_S, AS_IT_IS, D_S, Ask, run
+from softmutex.sim.goals import A_S, AS_IT_IS, D_S, Trial, run
 from softmutex.sim.goals_table import number
 from softmutex.sim.papers_cells import Cell, Effort, Exhibit, Panel, Series, Shown, Table, Verdict
-from softmutex.sim.papers_runs import Job, Runner
+from softmutex.sim.papers_runs import PaperRun, Runner
 
 LOADS: Final = (0.3, 0.6, 0.9)
 SHARES: Final = (0.5, 0.9, 0.99)
@@ -45,7 +45,7 @@ class Waits(NamedTuple):
 
 def measure(load: Load) -> Waits:
     rate = load.load / SERVICE_S
-    result = run(Ask("", load.nodes, AS_IT_IS, 0.0), duration_s=load.length_s, demand=f"poisson:{rate:.9f}")
+    result = run(Trial("", load.nodes, AS_IT_IS, 0.0), duration_s=load.length_s, demand=f"poisson:{rate:.9f}")
     waits = sorted(result.waits)
     if not waits:
         return Waits(math.inf, (math.inf,) * len(SHARES), ())
@@ -87,10 +87,10 @@ def wait_at_s(load: float, share: float) -> float:
 
 def show(effort: Effort, runner: Runner) -> Shown:
     length_s = QUICK_LENGTH_S if effort.is_quick else LENGTH_S
-    asks = [Load(nodes, load, length_s) for nodes in effort.sizes or SIZES for load in LOADS]
-    found = runner.map(measure, asks)
+    loads = [Load(nodes, load, length_s) for nodes in effort.sizes or SIZES for load in LOADS]
+    found = runner.map(measure, loads)
     cells, rows = [], []
-    for (nodes, load, _), waits in zip(asks, found, strict=True):
+    for (nodes, load, _), waits in zip(loads, found, strict=True):
         best_s = mean_wait_s(load)
         bound_s = ALLOWED * best_s + HAND_OVER_S
         holds = waits.mean_s <= bound_s
@@ -111,17 +111,17 @@ def show(effort: Effort, runner: Runner) -> Shown:
         "for that hand-over, which the queue on paper does not have",
     )
     table = Table("Wait under Poisson load", ["load", "", "mean", *(f"p{share * 100:g}" for share in SHARES)], rows)
-    return Shown(cells, _panels(asks, found), notes, [table])
+    return Shown(cells, _panels(loads, found), notes, [table])
 
 
 def _spread(values: Sequence[float]) -> list[str]:
     return [number(value, "s") for value in values]
 
 
-def _panels(asks: Sequence[Load], found: Sequence[Waits]) -> list[Panel]:
-    nodes = asks[0].nodes
+def _panels(loads: Sequence[Load], found: Sequence[Waits]) -> list[Panel]:
+    nodes = loads[0].nodes
     panels = []
-    for (size, load, _), waits in zip(asks, found, strict=True):
+    for (size, load, _), waits in zip(loads, found, strict=True):
         if size != nodes:
             continue
         until = next((at for at, share in enumerate(waits.served_by) if share > 0.995), MANY)
@@ -140,7 +140,7 @@ def _panels(asks: Sequence[Load], found: Sequence[Waits]) -> list[Panel]:
     return panels
 
 
-def _no_jobs(effort: Effort) -> list[Job]:
+def _no_jobs(effort: Effort) -> list[PaperRun]:
     return []
 
 

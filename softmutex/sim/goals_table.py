@@ -1,6 +1,6 @@
 """`softmutex sim reproduce wandering`: the table of goals, with and without each of the algorithm's helpers.
 
-    sizes x rows x variants --> asks --> runs, in as many processes as allowed --> a table for each size
+    sizes x rows x variants --> trials --> runs, in as many processes as allowed --> a table for each size
 
 What it decides: how long each run is. The algorithm as it is gets the longest ones, since only its column is judged; a
 column without a helper shows what that helper is for, which shorter runs do as well. The larger the group, the longer a
@@ -15,9 +15,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from softmutex.sim.goals import A_S, AS_IT_IS, D_S, ROUND_S, ROWS, UNSEEN_S, VARIANTS, Ask, Figure, measure
+from softmutex.sim.goals import A_S, AS_IT_IS, D_S, ROUND_S, ROWS, UNSEEN_S, VARIANTS, Figure, Trial, measure
 from softmutex.sim.papers_cells import Cell, Effort, Exhibit, Panel, Series, Shown, Table, Verdict
-from softmutex.sim.papers_runs import Job, Runner
+from softmutex.sim.papers_runs import PaperRun, Runner
 
 SIZES: Final = (10, 300, 10_000)
 GROWTH_SIZES: Final = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
@@ -36,7 +36,7 @@ QUICK_SHARE: Final = 0.2
 QUICK_VARIANTS: Final = 4
 NO_HINTS: Final = "no hints"
 
-Measured = Mapping[Ask, Sequence[float]]
+Measured = Mapping[Trial, Sequence[float]]
 
 
 def length(row: str, nodes: int, variant: str, effort: Effort) -> float:
@@ -48,12 +48,12 @@ def length(row: str, nodes: int, variant: str, effort: Effort) -> float:
     return (QUICK_SHARE if is_short else 1.0) * (judged if variant == AS_IT_IS else helped)
 
 
-def ask(row: str, nodes: int, variant: str, effort: Effort) -> Ask:
-    return Ask(row, nodes, variant, length(row, nodes, variant, effort))
+def trial(row: str, nodes: int, variant: str, effort: Effort) -> Trial:
+    return Trial(row, nodes, variant, length(row, nodes, variant, effort))
 
 
-def _measure(asks: Sequence[Ask], runner: Runner) -> Measured:
-    costly_first = sorted(asks, key=lambda each: -each.nodes)
+def _measure(trials: Sequence[Trial], runner: Runner) -> Measured:
+    costly_first = sorted(trials, key=lambda each: -each.nodes)
     return dict(zip(costly_first, runner.map(measure, costly_first), strict=True))
 
 
@@ -62,16 +62,16 @@ def _measure(asks: Sequence[Ask], runner: Runner) -> Measured:
 
 def show(effort: Effort, runner: Runner) -> Shown:
     sizes = effort.sizes or (SIZES[:2] if effort.is_quick else SIZES)
-    asks = [
-        ask(row, nodes, variant, effort)
+    trials = [
+        trial(row, nodes, variant, effort)
         for nodes in sizes
         for row in ROWS
         for variant in list(VARIANTS)[: QUICK_VARIANTS if effort.is_quick else None]
         if variant == AS_IT_IS or nodes < HUGE
     ]
-    measured = _measure(asks, runner)
-    cells = [cell for each in asks for cell in cells_of(each, measured[each])]
-    return Shown(cells, _pictures(asks, measured), NOTES, [_table(nodes, asks, measured) for nodes in sizes])
+    measured = _measure(trials, runner)
+    cells = [cell for each in trials for cell in cells_of(each, measured[each])]
+    return Shown(cells, _pictures(trials, measured), NOTES, [_table(nodes, trials, measured) for nodes in sizes])
 
 
 NOTES: Final = (
@@ -87,7 +87,7 @@ NOTES: Final = (
 )
 
 
-def cells_of(each: Ask, values: Sequence[float]) -> list[Cell]:
+def cells_of(each: Trial, values: Sequence[float]) -> list[Cell]:
     out = []
     for figure, value in zip(ROWS[each.row].figures, values, strict=True):
         holds = figure.holds(each.nodes, value) if each.variant == AS_IT_IS else None
@@ -98,8 +98,8 @@ def cells_of(each: Ask, values: Sequence[float]) -> list[Cell]:
     return out
 
 
-def _table(nodes: int, asks: Sequence[Ask], measured: Measured) -> Table:
-    here = [each for each in asks if each.nodes == nodes]
+def _table(nodes: int, trials: Sequence[Trial], measured: Measured) -> Table:
+    here = [each for each in trials if each.nodes == nodes]
     variants = list(dict.fromkeys(each.variant for each in here))
     rows = []
     for name in dict.fromkeys(each.row for each in here):
@@ -124,9 +124,9 @@ def number(value: float, unit: str) -> str:
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def _pictures(asks: Sequence[Ask], measured: Measured) -> list[Panel]:
+def _pictures(trials: Sequence[Trial], measured: Measured) -> list[Panel]:
     """What each helper is for, at the size at which they differ most: the rows in which they do."""
-    sizes = {each.nodes for each in asks if each.variant != AS_IT_IS}
+    sizes = {each.nodes for each in trials if each.variant != AS_IT_IS}
     nodes = SIZES[1] if SIZES[1] in sizes else max(sizes, default=0)
     panels = []
     for name, at, title in (
@@ -134,7 +134,7 @@ def _pictures(asks: Sequence[Ask], measured: Measured) -> list[Panel]:
         ("recovery", 2, "two hold while a holder is killed each 20 s"),
         ("rare", 0, "messages each, rarely wanted"),
     ):
-        here = [each for each in asks if each.row == name and each.nodes == nodes]
+        here = [each for each in trials if each.row == name and each.nodes == nodes]
         values = [measured[each][at] for each in here]
         labels = [each.variant.replace(" ", "\n", 1) for each in here]
         unit = {"%": "% of the time"}.get(ROWS[name].figures[at].unit, "messages")
@@ -143,38 +143,40 @@ def _pictures(asks: Sequence[Ask], measured: Measured) -> list[Panel]:
             Panel(f"N = {nodes:,}: {title}", "", unit, (bars,), log=name != "recovery", ticks=range(len(here)),
                   tick_labels=labels)
         )  # fmt: skip
-    return panels if nodes else growth_panels(asks, measured)
+    return panels if nodes else growth_panels(trials, measured)
 
 
 def growth(effort: Effort, runner: Runner) -> Shown:
     """Messages, wait and recovery against N."""
     sizes = effort.sizes or (GROWTH_SIZES[:5] if effort.is_quick else GROWTH_SIZES)
-    asks = [ask(row, nodes, AS_IT_IS, effort) for nodes in sizes for row in ("rare", "load", "recovery")]
-    asks += [ask("rare", nodes, NO_HINTS, effort) for nodes in sizes if nodes < HUGE]
-    measured = _measure(asks, runner)
+    trials = [trial(row, nodes, AS_IT_IS, effort) for nodes in sizes for row in ("rare", "load", "recovery")]
+    trials += [trial("rare", nodes, NO_HINTS, effort) for nodes in sizes if nodes < HUGE]
+    measured = _measure(trials, runner)
     columns = [("rare", 0), ("load", 1), ("rare", 1), ("recovery", 0), ("recovery", 1)]
     figures = [ROWS[row].figures[at] for row, at in columns]
     rows = []
     for nodes in sizes:
-        by_row = {each.row: measured[each] for each in asks if each.nodes == nodes and each.variant == AS_IT_IS}
+        by_row = {each.row: measured[each] for each in trials if each.nodes == nodes and each.variant == AS_IT_IS}
         shown = [_marked(figure, nodes, by_row[row][at]) for figure, (row, at) in zip(figures, columns, strict=True)]
         rows.append([f"{nodes:,}", *shown])
-    cells = [cell for each in asks for cell in cells_of(each, measured[each])]
+    cells = [cell for each in trials for cell in cells_of(each, measured[each])]
     table = Table("Growth with N", ["N", *(figure.what for figure in figures)], rows)
-    return Shown(cells, growth_panels(asks, measured), NOTES[:1], [table])
+    return Shown(cells, growth_panels(trials, measured), NOTES[:1], [table])
 
 
 def _marked(figure: Figure, nodes: int, value: float) -> str:
     return number(value, figure.unit) + (" FAIL" if figure.holds(nodes, value) is False else "")
 
 
-def growth_panels(asks: Sequence[Ask], measured: Measured) -> list[Panel]:
+def growth_panels(trials: Sequence[Trial], measured: Measured) -> list[Panel]:
     def line(label: str, row: str, at: int, variant: str = AS_IT_IS) -> Series:
-        found = sorted((each.nodes, measured[each][at]) for each in asks if (each.row, each.variant) == (row, variant))
+        found = sorted(
+            (each.nodes, measured[each][at]) for each in trials if (each.row, each.variant) == (row, variant)
+        )
         return Series(label, [float(nodes) for nodes, _ in found], [value for _, value in found], "line")
 
     def goal(row: str, at: int, label: str, like: int) -> Series:
-        sizes = sorted({each.nodes for each in asks})
+        sizes = sorted({each.nodes for each in trials})
         goals = [ROWS[row].figures[at].goal(nodes) or 0.0 for nodes in sizes]
         return Series(label, [float(nodes) for nodes in sizes], goals, "goal", like=like)
 
@@ -214,7 +216,7 @@ def growth_panels(asks: Sequence[Ask], measured: Measured) -> list[Panel]:
     ]
 
 
-def _no_jobs(effort: Effort) -> list[Job]:
+def _no_jobs(effort: Effort) -> list[PaperRun]:
     return []
 
 

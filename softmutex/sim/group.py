@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from softmutex.sim.world import World
 
 BACKLOG = 256  # datagrams that a kernel keeps for a process that does not read them
-WORTH_TELLING = SECOND // 2  # how long a pause is noticed at the least (D7)
+WORTH_TELLING = SECOND // 2  # how long a pause is noticed at the least (machine.D7)
 LEAVE_PATIENCE_S = 60.0  # a node that was told to leave is switched off after so long, and A
 
 
@@ -70,7 +70,7 @@ class Group:
     # --- comings and goings ------------------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """A newcomer, with an id that nobody had before (N1)."""
+        """A newcomer, with an id that nobody had before (`events.N1`)."""
         self._last_id = node_id = self._last_id + 1
         self.living.append(node_id)
         if not self._scenario.own_views:

@@ -73,7 +73,7 @@ def _kinds_of(cls: type[Any]) -> dict[str, object]:
     return {name: get_args(hint)[1] for name, hint in hints.items() if get_origin(hint) is Annotated}
 
 
-class Lines:
+class Story:
     """One story. `origin`: the moment from which its time is counted."""
 
     def __init__(self, origin: Instant = 0) -> None:
@@ -237,7 +237,7 @@ class Lines:
         return str(self._numbers.setdefault(number, len(self._numbers) + 1))
 
 
-def _timer(name: TimerName, lines: Lines) -> str:
+def _timer(name: TimerName, lines: Story) -> str:
     return name if isinstance(name, str) else f"{name[0]}:{lines._number(name[1])}"
 
 

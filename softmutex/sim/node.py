@@ -13,7 +13,7 @@ NEVER: Instant = -1
 
 
 class Timer:
-    """`due` is what the machine asked for, `queued` when its one live entry in the heap comes up (world.py W2).
+    """`due` is what the machine asked for, `queued` when its one live entry in the heap comes up (`world.W2`).
 
     Most timers watch over an answer that comes, so what is needed when one fires is made then.
     """

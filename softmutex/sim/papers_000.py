@@ -18,7 +18,7 @@ from softmutex.sim.papers_cells import (
     range_cell,
     seconds_at,
 )
-from softmutex.sim.papers_runs import BIN_S, Findings, Job, Runner, stabilisations, steps
+from softmutex.sim.papers_runs import BIN_S, Findings, PaperRun, Runner, stabilisations, steps
 
 UNITS = 1e6
 BUCKET = 500
@@ -56,14 +56,16 @@ CALM_AFTER = 5_000.0
 # --- tables 1, 3, 4 --------------------------------------------------------------------------------------------------
 
 
-def random_access_jobs(effort: Effort) -> list[Job]:
-    return [Job("random-access", n, UNITS * effort.share, seed) for n in TABLE_1 for seed in effort.over_seeds()]
+def random_access_jobs(effort: Effort) -> list[PaperRun]:
+    return [PaperRun("random-access", n, UNITS * effort.share, seed) for n in TABLE_1 for seed in effort.over_seeds()]
 
 
-def adaptive_jobs(effort: Effort) -> list[Job]:
-    jobs = [Job("adaptive", 150, UNITS * effort.share, seed) for seed in effort.over_seeds()]
-    jobs += [Job("adaptive", 300, FITTED_UNITS * effort.share, seed, options=FITTED) for seed in effort.over_seeds()]
-    return [*jobs, Job("adaptive", 300, UNITS * effort.share, 1)]
+def adaptive_jobs(effort: Effort) -> list[PaperRun]:
+    jobs = [PaperRun("adaptive", 150, UNITS * effort.share, seed) for seed in effort.over_seeds()]
+    jobs += [
+        PaperRun("adaptive", 300, FITTED_UNITS * effort.share, seed, options=FITTED) for seed in effort.over_seeds()
+    ]
+    return [*jobs, PaperRun("adaptive", 300, UNITS * effort.share, 1)]
 
 
 def table_1(effort: Effort, runner: Runner) -> Shown:
@@ -160,14 +162,14 @@ def _panel(title: str, x: str, y: str, cells: list[Cell], xs: range | list[int])
 # --- table 5 and figure 1: after the token is lost --------------------------------------------------------------------
 
 
-def table_5_jobs(effort: Effort) -> list[Job]:
+def table_5_jobs(effort: Effort) -> list[PaperRun]:
     """Several losses a run, far apart; for N=300, which takes longer, half as many."""
     jobs = []
     for n, every in LOSS_EVERY.items():
         runs = max(1, effort.transients // 10)
         losses = math.ceil(effort.transients / runs / (1 if n == 150 else 2))
         jobs += [
-            Job("adaptive", n, every * (losses + 1), seed, loss_every_s=every, watched=True)
+            PaperRun("adaptive", n, every * (losses + 1), seed, loss_every_s=every, watched=True)
             for seed in range(1, runs + 1)
         ]
     return jobs
@@ -234,11 +236,11 @@ def _distance_cell(n: int, durations: list[float], column: tuple[int, ...]) -> C
     return Cell(f"N={n}, distance of the two", "0", None, distance, None, verdict, f"at most {limit:.2f} (1 % level)")
 
 
-def figure_1_jobs(effort: Effort) -> list[Job]:
+def figure_1_jobs(effort: Effort) -> list[PaperRun]:
     """The only token is lost before there can be a spurious one; the timeout is fixed, or adapts."""
     seeds = range(1, max(5, effort.seeds) + 1)
     return [
-        Job("adaptive", 300, LOST_AT + 60_000, seed, kill_at_s=LOST_AT, options=options, watched=True)
+        PaperRun("adaptive", 300, LOST_AT + 60_000, seed, kill_at_s=LOST_AT, options=options, watched=True)
         for options in (FIXED, ())
         for seed in seeds
     ]

@@ -20,7 +20,7 @@ from softmutex.sim.papers_cells import (
     range_cell,
     share_at,
 )
-from softmutex.sim.papers_runs import BIN_S, Findings, Job, Runner, percent_below
+from softmutex.sim.papers_runs import BIN_S, Findings, PaperRun, Runner, percent_below
 
 SECONDS = 1e5
 LOSS_EVERY = 1e4
@@ -32,14 +32,15 @@ EXPECTED_SHARE = {210: (0.8, 1.8), 240: (1.7, 3.3), 270: (3.2, 5.5), 300: (5.5, 
 SIZES = tuple(EXPECTED_SHARE)
 
 
-def _tokens(nodes: int, effort: Effort) -> list[Job]:
+def _tokens(nodes: int, effort: Effort) -> list[PaperRun]:
     return [
-        Job("sandwich", nodes, SECONDS, seed, loss_every_s=LOSS_EVERY, watched=True) for seed in effort.over_seeds()
+        PaperRun("sandwich", nodes, SECONDS, seed, loss_every_s=LOSS_EVERY, watched=True)
+        for seed in effort.over_seeds()
     ]
 
 
-def figure_2_jobs(effort: Effort) -> list[Job]:
-    benchmark = [Job("random-access", 300, SECONDS, seed, max_interval_s=1800.0) for seed in effort.over_seeds()]
+def figure_2_jobs(effort: Effort) -> list[PaperRun]:
+    benchmark = [PaperRun("random-access", 300, SECONDS, seed, max_interval_s=1800.0) for seed in effort.over_seeds()]
     return _tokens(300, effort) + benchmark
 
 
@@ -80,7 +81,7 @@ def figure_2(effort: Effort, runner: Runner) -> Shown:
     return Shown(cells, (in_words, shape), notes)
 
 
-def figure_3_jobs(effort: Effort) -> list[Job]:
+def figure_3_jobs(effort: Effort) -> list[PaperRun]:
     return [job for nodes in SIZES for job in _tokens(nodes, effort)]
 
 
@@ -152,7 +153,7 @@ def figure_4(effort: Effort, runner: Runner) -> Shown:
     return Shown(cells, (shape, in_words), notes)
 
 
-def figure_5_jobs(effort: Effort) -> list[Job]:
+def figure_5_jobs(effort: Effort) -> list[PaperRun]:
     return _tokens(300, effort)
 
 

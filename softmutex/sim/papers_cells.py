@@ -14,7 +14,7 @@ from math import isfinite
 from statistics import fmean, stdev
 from typing import Any
 
-from softmutex.sim.papers_runs import Findings, Job, Runner
+from softmutex.sim.papers_runs import Findings, PaperRun, Runner
 
 CLOSE = 0.02
 WORTH_JUDGING = 1000
@@ -124,7 +124,7 @@ class Exhibit:
 
     name: str
     title: str
-    jobs: Callable[[Effort], list[Job]]
+    jobs: Callable[[Effort], list[PaperRun]]
     show: Callable[[Effort, Runner], Shown]
 
 

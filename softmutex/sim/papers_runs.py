@@ -1,7 +1,7 @@
 """The runs behind the papers' tables and figures: what is run, once each, and what is looked at in it.
 
-What it decides: a `Job` is one run by the default settings, but for what it names; several tables may share it. The
-machines are watched by a subclass that writes down and decides nothing, since a token's visits are not in a `Result`.
+What it decides: a `PaperRun` is one run by the default settings, but for what it names; several tables may share it.
+The machines are watched by a subclass that writes down and decides nothing: a token's visits are not in a `Result`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from softmutex.core.events import SECOND, Instant, NodeId, Token
 from softmutex.sim.faults import Fault, Kill, TokenLoss
 from softmutex.sim.run import simulate
 from softmutex.sim.scenario import Scenario
-from softmutex.sim.tally import EPOCH, Hold
+from softmutex.sim.tally import EPOCH, PastRun
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -29,7 +29,7 @@ BIN_S = 100
 LONGEST_VISIT_S = 5.0  # a token that was seen so shortly before the end of a run was alive at its end
 
 
-class Job(NamedTuple):
+class PaperRun(NamedTuple):
     """One run. What is None or empty is left to the defaults."""
 
     algorithm: str
@@ -43,7 +43,7 @@ class Job(NamedTuple):
     watched: bool = False  # follow every token and every run of A
 
 
-class Life(NamedTuple):
+class TokenLife(NamedTuple):
     """From when a token was made to when it was last seen anywhere."""
 
     begin_s: float
@@ -52,12 +52,12 @@ class Life(NamedTuple):
 
 @dataclass(frozen=True)
 class Findings:
-    job: Job
+    job: PaperRun
     running_s: dict[int, float]  # time with so many running A
     intervals: dict[int, int]  # from start to start of A on one node, ended by a visit; by lower edge, `BIN_S` wide
     recoveries_s: tuple[float, ...]
     visits: dict[int, int] = field(default_factory=dict)  # intervals between visits of a token, used or not
-    lives: tuple[Life, ...] = ()
+    lives: tuple[TokenLife, ...] = ()
     spans_s: tuple[tuple[float, float], ...] = ()  # every run of A
 
     def alive(self) -> list[tuple[float, int]]:
@@ -81,10 +81,11 @@ class Log:
             self.gaps.append(now - self.visited[node])
         self.visited[node] = now
 
-    def lives(self) -> tuple[Life, ...]:
+    def lives(self) -> tuple[TokenLife, ...]:
         ends = {token_id: max(self.seen.get(token_id, 0), made) for token_id, made in self.made.items()}
         return tuple(
-            Life((made - EPOCH) / SECOND, (ends[token_id] - EPOCH) / SECOND) for token_id, made in self.made.items()
+            TokenLife((made - EPOCH) / SECOND, (ends[token_id] - EPOCH) / SECOND)
+            for token_id, made in self.made.items()
         )
 
 
@@ -105,7 +106,7 @@ def watched(machine: Any, log: Log) -> Any:
     return Watched
 
 
-def perform(job: Job) -> Findings:
+def perform(job: PaperRun) -> Findings:
     machine: Any = plugins.algorithm(job.algorithm)
     log = Log()
     faults: list[Fault] = []
@@ -137,7 +138,7 @@ def perform(job: Job) -> Findings:
     )
 
 
-def _gaps(holds: Iterable[Hold]) -> Iterable[int]:
+def _gaps(holds: Iterable[PastRun]) -> Iterable[int]:
     """From start to start of A on one node. A run by which a node used the token that it had just made ends none: the
     printed columns fit when those, which follow a silence and not a visit, are left out."""
     last: dict[NodeId, Instant] = {}
@@ -198,7 +199,7 @@ class Runner:
         self._cores = cores
         self._done: dict[tuple[Callable[..., Any], Any], Any] = {}
 
-    def perform(self, jobs: Iterable[Job]) -> list[Findings]:
+    def perform(self, jobs: Iterable[PaperRun]) -> list[Findings]:
         return self.map(perform, jobs)
 
     def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:

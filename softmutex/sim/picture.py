@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import SECOND
-from softmutex.sim.compare import Row
+from softmutex.sim.compare import Compared
 from softmutex.sim.result import Result
-from softmutex.sim.tally import Hold
+from softmutex.sim.tally import PastRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,14 +111,14 @@ def _who(axes: Axes, result: Result) -> None:
     axes.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
 
 
-def _overlaps(hold: Hold, holds: Sequence[Hold]) -> int:
+def _overlaps(hold: PastRun, holds: Sequence[PastRun]) -> int:
     return sum(other.start < hold.end and hold.start < other.end for other in holds) - 1
 
 
 # --- several algorithms ----------------------------------------------------------------------------------------------
 
 
-def comparison(figure: Figure, rows: Sequence[Row]) -> None:
+def comparison(figure: Figure, rows: Sequence[Compared]) -> None:
     figure.suptitle("Equal conditions, A takes 20 message times", color=INK, fontsize=14)
     (messages_rare, messages_busy), (delay_rare, delay_busy) = figure.subplots(2, 2)
     _by_algorithm(messages_rare, "Messages per entry, rarely wanted", rows, lambda row: row.messages_rare)
@@ -130,7 +130,7 @@ def comparison(figure: Figure, rows: Sequence[Row]) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
 
 
-def _by_algorithm(axes: Axes, title: str, rows: Sequence[Row], value: Callable[[Row], float]) -> None:
+def _by_algorithm(axes: Axes, title: str, rows: Sequence[Compared], value: Callable[[Compared], float]) -> None:
     names = list(dict.fromkeys(row.algorithm for row in rows))
     sizes = sorted({row.nodes for row in rows})
     height = 0.8 / len(sizes)

@@ -10,7 +10,7 @@ from typing import Any
 from softmutex.core.events import SECOND, FactKind, NodeId
 from softmutex.sim.checkers import Violation
 from softmutex.sim.scenario import Scenario
-from softmutex.sim.tally import Hold
+from softmutex.sim.tally import PastRun
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Result:
     withdrawn: int
     waits: array[int]  # from request to grant
     intervals: array[int]  # start to start of A on one node
-    holds: Sequence[Hold] | None  # every run of A, with `keep_holds`
+    holds: Sequence[PastRun] | None  # every run of A, with `keep_holds`
     sent: Mapping[str, int]  # messages by kind
     idle_ns: int  # time when nobody waited or ran
     idle_messages: int

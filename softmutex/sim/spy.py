@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 
 from softmutex.core.events import Effect, Event, Instant, NodeId, to_seconds
 from softmutex.core.machine import Algorithm, Setup, View
-from softmutex.sim.lines import Lines
+from softmutex.sim.lines import Story
 from softmutex.sim.tally import EPOCH
 
 # called with the node's own time, its id, what happened and what it answered
@@ -41,7 +41,7 @@ def spied_on(make: Callable[[Setup], Algorithm], spy: Spy) -> Callable[[Setup], 
 
 def teller(write: Callable[[str], object], start_s: float, end_s: float) -> Spy:
     """A spy that writes what happened from `start_s` to `end_s`, and what each node did about it (`lines.py`)."""
-    lines = Lines(EPOCH)
+    lines = Story(EPOCH)
 
     def tell(now: Instant, node: NodeId, event: Event, effects: Sequence[Effect]) -> None:
         if start_s <= to_seconds(now - EPOCH) <= end_s:

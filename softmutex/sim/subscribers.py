@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from softmutex.core.events import SECOND, NodeId
 from softmutex.sim.faults import TokenLoss
 from softmutex.sim.papers_cells import Cell, Effort, Exhibit, Shown, Table, Verdict, mean_and_spread
-from softmutex.sim.papers_runs import Job, Runner
+from softmutex.sim.papers_runs import PaperRun, Runner
 from softmutex.sim.run import simulate
 from softmutex.sim.scenario import Scenario
-from softmutex.sim.tally import Hold
+from softmutex.sim.tally import PastRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ class Run(NamedTuple):
     seed: int
 
 
-class Seen(NamedTuple):
+class Downloads(NamedTuple):
     at_once: tuple[float, ...]  # share of the time with 0, 1, 2 and more downloads
     over_gb_day: tuple[float, float]  # data above the link: billed, and not guaranteed
     gaps_s: tuple[float, ...]  # between two downloads of one subscriber, sorted
@@ -66,7 +66,7 @@ class Seen(NamedTuple):
     spans_s: tuple[tuple[float, float], ...]  # downloads in the picture's window
 
 
-def measure(run: Run) -> Seen:
+def measure(run: Run) -> Downloads:
     base = {"nodes": SUBSCRIBERS, "duration_s": DURATION_S, "op_s": OP_S, "nodes_max": SUBSCRIBERS, "keep_holds": True}
     result = simulate(Scenario(**{**base, **WAYS[run.way], "seed": run.seed}))
     spent = {level: time / SECOND for level, time in result.concurrency_ns.items()}
@@ -78,7 +78,7 @@ def measure(run: Run) -> Seen:
     holds = sorted(result.holds or (), key=lambda hold: hold.start)
     starts = _starts_s(holds)
     seconds = [(hold.start / SECOND, hold.end / SECOND) for hold in holds]
-    return Seen(
+    return Downloads(
         tuple(time / DURATION_S for time in shares),
         (billed * to_gb_day, beyond * to_gb_day),
         tuple(sorted(after - before for times in starts.values() for before, after in pairwise(times))),
@@ -87,7 +87,7 @@ def measure(run: Run) -> Seen:
     )
 
 
-def _starts_s(holds: Sequence[Hold]) -> dict[NodeId, list[float]]:
+def _starts_s(holds: Sequence[PastRun]) -> dict[NodeId, list[float]]:
     starts: dict[NodeId, list[float]] = defaultdict(list)
     for hold in holds:
         starts[hold.node].append(hold.start / SECOND)
@@ -128,7 +128,7 @@ def _mean(values: Sequence[float]) -> float:
     return mean_and_spread(values)[0]
 
 
-def _figures(group: Sequence[Seen]) -> dict[str, str]:
+def _figures(group: Sequence[Downloads]) -> dict[str, str]:
     def share(level: int) -> str:
         return f"{100 * _mean([each.at_once[level] for each in group]):.2f} %"
 
@@ -151,7 +151,7 @@ def _figures(group: Sequence[Seen]) -> dict[str, str]:
     }
 
 
-def _judged(way: str, group: Sequence[Seen]) -> list[Cell]:
+def _judged(way: str, group: Sequence[Downloads]) -> list[Cell]:
     """Only the default algorithm is judged."""
     crowded, spread = mean_and_spread(100 * (each.at_once[2] + each.at_once[3]) for each in group)
     buffer = max(each.gaps_s[-1] for each in group) * STREAM_MB_S / 1000
@@ -171,7 +171,7 @@ def _judged(way: str, group: Sequence[Seen]) -> list[Cell]:
 # --- the picture -----------------------------------------------------------------------------------------------------
 
 
-def draw(seen: Mapping[str, Sequence[Seen]], figure: Figure) -> None:
+def draw(seen: Mapping[str, Sequence[Downloads]], figure: Figure) -> None:
     figure.set_size_inches(12, 6.2)
     figure.suptitle(
         "300 subscribers, 650 kB/s each, one link of 200 MB/s: downloads of 4 s, taken in turns", fontsize=13, color=INK
@@ -184,7 +184,7 @@ def draw(seen: Mapping[str, Sequence[Seen]], figure: Figure) -> None:
     _tail(right.subplots(), seen)
 
 
-def _strip(axes: Axes, way: str, group: Sequence[Seen]) -> None:
+def _strip(axes: Axes, way: str, group: Sequence[Downloads]) -> None:
     first, last = WINDOW_S
     moments = sorted({first, last, *(at for span in group[0].spans_s for at in span if first < at < last)})
     starts = sorted(start for start, _ in group[0].spans_s)
@@ -199,7 +199,7 @@ def _strip(axes: Axes, way: str, group: Sequence[Seen]) -> None:
     axes.set(ylim=(0, 5.2 * LINK_MB_S), xlim=WINDOW_S, ylabel="MB/s", yticks=range(0, 1001, 200))
 
 
-def _tail(axes: Axes, seen: Mapping[str, Sequence[Seen]]) -> None:
+def _tail(axes: Axes, seen: Mapping[str, Sequence[Downloads]]) -> None:
     for way, group in seen.items():
         longest_s = max(each.gaps_s[-1] for each in group)
         points = [longest_s * at / 500 for at in range(501)]
@@ -219,7 +219,7 @@ def _tail(axes: Axes, seen: Mapping[str, Sequence[Seen]]) -> None:
     axes.legend()
 
 
-def _no_jobs(effort: Effort) -> list[Job]:
+def _no_jobs(effort: Effort) -> list[PaperRun]:
     return []
 
 

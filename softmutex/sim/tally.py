@@ -1,4 +1,4 @@
-"""Counts what happened in a run, from outside the machines: how many held at once, how long who waited.
+"""Totals what happened in a run, from outside the machines: how many held at once, how long who waited.
 
 Everything is integers (nanoseconds, counts) until the result is printed, so two machines print the same. It
 covers the first phase of a run, `duration_s`; `freeze` closes it and what comes later changes nothing.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EPOCH: Instant = 10**18  # when a run begins: no machine may take 0 for "never", and the rest of the digits is the time
 
 
-class Hold(NamedTuple):
+class PastRun(NamedTuple):
     """One run of A, as `Scenario.keep_holds` remembers it. Times are nanoseconds since the start of the run."""
 
     node: NodeId
@@ -56,7 +56,7 @@ class Gauge:
         return {level: spent for level, spent in sorted(self.spent.items()) if spent or level == 0}
 
 
-class Counts(NamedTuple):
+class Totals(NamedTuple):
     asked: int
     withdrawn: int
     generated: int
@@ -83,7 +83,7 @@ class Tally:
         self.intervals = array("Q")
         self.recoveries: list[int] = []
         self.outages: list[int] = []
-        self.holds: list[Hold] | None = [] if keep_holds else None
+        self.holds: list[PastRun] | None = [] if keep_holds else None
         self.demand = 0  # requests that wait or run
         self.idle_time = 0
         self.idle_messages = 0
@@ -140,7 +140,7 @@ class Tally:
         self.running.to(self.running.level - 1, now)
         if self.holds is not None and not self.frozen:
             asked, start = running.asked - EPOCH, running.start - EPOCH
-            self.holds.append(Hold(running.node, running.request, asked, start, now - EPOCH, running.hop))
+            self.holds.append(PastRun(running.node, running.request, asked, start, now - EPOCH, running.hop))
         self.settled(now, sent)
 
     # --- tokens ------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Tally:
             self._end_idling(now, sent)
         self.concurrency = self.running.levels()
         self.time_with = self.tokens.levels()
-        self.counts = Counts(
+        self.counts = Totals(
             self.asked_for,
             self.withdrawn,
             self.generated,

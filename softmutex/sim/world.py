@@ -1,6 +1,6 @@
 """Virtual time: one heap of what is to happen, the real machines, and nothing of their rules.
 
-The world is a driver like the asyncio runtime (`core/machine.py` D1-D6): it hands events to machines and performs
+The world is a driver like the asyncio runtime (`machine.D1` to `machine.D7`): it hands events to machines and performs
 their effects, but time costs nothing and everything is decided by the seed. The naive way, a coroutine for each
 node, spends its time in switches and cannot be replayed event by event.
 
@@ -62,7 +62,7 @@ new = tuple.__new__  # a tuple with names, without the detour over them
 
 
 class MachineFailed(Exception):
-    """A machine raised, whatever its cause; it never may (A1)."""
+    """A machine raised, whatever its cause; it never may (`machine.A1`)."""
 
     def __init__(self, node: NodeId) -> None:
         super().__init__(node)
@@ -201,7 +201,7 @@ class World:
         return due != NEVER
 
     def _is_overdue(self, node: SimNode, fired: Fired) -> bool:
-        """Whether a timer that was set aside was neither cancelled nor set anew since (D3)."""
+        """Whether a timer that was set aside was neither cancelled nor set anew since (`machine.D3`)."""
         timer = node.timers.get(fired.timer)
         if timer is None or timer.due == NEVER or timer.queued != NEVER:
             return False

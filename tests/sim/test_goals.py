@@ -12,7 +12,7 @@ import pytest
 from softmutex.cli import main
 from softmutex.core.events import SECOND
 from softmutex.sim import Scenario, goals, goals_queue, goals_table, papers, simulate, subscribers
-from softmutex.sim.goals import AS_IT_IS, ROWS, VARIANTS, Ask, measure
+from softmutex.sim.goals import AS_IT_IS, ROWS, VARIANTS, Trial, measure
 from softmutex.sim.goals_queue import SERVICE_S, mean_wait_s, wait_at_s, waited_at_most
 from softmutex.sim.papers_cells import FULL, QUICK, Effort, Verdict
 
@@ -34,7 +34,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_each_row_measures_as_many_numbers_as_it_names(row: str):
     length = {"load": 80.0, "idle": 300.0}.get(row, 200.0)
-    values = measure(Ask(row, 5, AS_IT_IS, length))
+    values = measure(Trial(row, 5, AS_IT_IS, length))
     assert len(values) == len(ROWS[row].figures)
     assert all(value >= 0 for value in values)
 
@@ -48,13 +48,13 @@ def test_what_nobody_recovered_from_is_not_left_out(open_s: int, counted: list[i
 
 
 def test_without_hints_a_rare_request_costs_a_walk():
-    with_hints, without = (measure(Ask("rare", 10, variant, 200.0)) for variant in (AS_IT_IS, "no hints"))
+    with_hints, without = (measure(Trial("rare", 10, variant, 200.0)) for variant in (AS_IT_IS, "no hints"))
     assert without[0] > 20 * with_hints[0]
     assert without[1] > 4 * with_hints[1]
 
 
 def test_only_the_algorithm_as_it_is_is_judged():
-    each = Ask("idle", 10, "no hints", 1.0)
+    each = Trial("idle", 10, "no hints", 1.0)
     assert [cell.verdict for cell in goals_table.cells_of(each, (99.0,))] == [Verdict.SHOWN]
     assert [cell.verdict for cell in goals_table.cells_of(each._replace(variant=AS_IT_IS), (99.0,))] == [Verdict.FAIL]
 

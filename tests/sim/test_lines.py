@@ -42,7 +42,7 @@ from softmutex.core.events import (
 from softmutex.core.handover import Taken
 from softmutex.core.machine import View
 from softmutex.core.messages import Accept, Commit, Offer, Ping
-from softmutex.sim.lines import Lines
+from softmutex.sim.lines import Story
 from tests.wire.shapes import CLASSES, example, fields_of
 
 START = 1000 * SECOND
@@ -96,8 +96,8 @@ MESSAGES = [
 ]
 
 
-def lines() -> Lines:
-    return Lines(START)
+def lines() -> Story:
+    return Story(START)
 
 
 @pytest.mark.parametrize(("event", "line"), EVENTS, ids=str)

@@ -16,13 +16,23 @@ from softmutex.core.errors import ConfigError
 from softmutex.core.events import SECOND
 from softmutex.sim import Scenario, TokenLoss, papers, papers_000, papers_pictures, papers_runs, simulate
 from softmutex.sim.papers_cells import QUICK, Cell, Effort, Verdict, count_cell, range_cell
-from softmutex.sim.papers_runs import Findings, Job, Life, Log, Runner, percent_below, perform, stabilisations, steps
+from softmutex.sim.papers_runs import (
+    Findings,
+    Log,
+    PaperRun,
+    Runner,
+    TokenLife,
+    percent_below,
+    perform,
+    stabilisations,
+    steps,
+)
 
 TINY = Effort(seeds=2, share=0.005, transients=2)
 
 
-def findings(lives: list[Life], duration_s: float = 1000.0, loss_every_s: float | None = None) -> Findings:
-    job = Job("adaptive", 3, duration_s, 1, loss_every_s=loss_every_s, watched=True)
+def findings(lives: list[TokenLife], duration_s: float = 1000.0, loss_every_s: float | None = None) -> Findings:
+    job = PaperRun("adaptive", 3, duration_s, 1, loss_every_s=loss_every_s, watched=True)
     return Findings(job, {}, {}, (), lives=tuple(lives))
 
 
@@ -30,7 +40,7 @@ def findings(lives: list[Life], duration_s: float = 1000.0, loss_every_s: float 
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shortest runs that still go all the way, for what does not depend on the figures."""
 
-    def cut_short(job: Job) -> Findings:
+    def cut_short(job: PaperRun) -> Findings:
         longest = 3_000.0 if job.loss_every_s is None else 2.5 * job.loss_every_s
         found = perform(job._replace(duration_s=min(job.duration_s, longest)))
         return dataclasses.replace(found, job=job)
@@ -51,31 +61,31 @@ def test_a_span_without_end_stays_open():
 
 
 def test_a_token_that_was_seen_just_before_the_end_was_alive_at_the_end():
-    assert findings([Life(0, 998), Life(10, 20)]).alive() == [(0, 1), (10, 2), (20, 1)]
+    assert findings([TokenLife(0, 998), TokenLife(10, 20)]).alive() == [(0, 1), (10, 2), (20, 1)]
 
 
 def test_a_token_that_was_not_seen_for_long_was_gone():
-    assert findings([Life(0, 900)]).alive() == [(0, 1), (900, 0)]
+    assert findings([TokenLife(0, 900)]).alive() == [(0, 1), (900, 0)]
 
 
 def test_stable_is_when_one_token_has_been_alone_for_long_enough():
-    lives = [Life(0, 1002), Life(1100, 9000), Life(1150, 1200), Life(1500, 1550)]
+    lives = [TokenLife(0, 1002), TokenLife(1100, 9000), TokenLife(1150, 1200), TokenLife(1500, 1550)]
     assert stabilisations(findings(lives, 2000, 1000), calm_s=200) == [1200 - 1002]
     assert stabilisations(findings(lives, 2000, 1000), calm_s=350) == [1550 - 1002]
 
 
 def test_the_loss_of_one_of_two_tokens_is_no_loss():
-    lives = [Life(0, 1002), Life(990, 9000)]
+    lives = [TokenLife(0, 1002), TokenLife(990, 9000)]
     assert stabilisations(findings(lives, 2000, 1000), calm_s=200) == []
 
 
 def test_what_is_not_stable_before_the_next_loss_is_counted_as_that_long():
-    lives = [Life(0, 1000), Life(1100, 2900), Life(1150, 9000)]
+    lives = [TokenLife(0, 1000), TokenLife(1100, 2900), TokenLife(1150, 9000)]
     assert stabilisations(findings(lives, 2000, 1000), calm_s=1200) == [1000]
 
 
 def test_intervals_are_from_start_to_start_and_end_with_a_visit():
-    found = perform(Job("adaptive", 20, 20_000, 1))
+    found = perform(PaperRun("adaptive", 20, 20_000, 1))
     run = simulate(Scenario(algorithm="adaptive", nodes=20, duration_s=20_000, seed=1))
     assert sum(found.intervals.values()) == len(run.intervals) > 400
     assert min(found.intervals) >= 600
@@ -83,7 +93,7 @@ def test_intervals_are_from_start_to_start_and_end_with_a_visit():
 
 def test_an_interval_that_ends_with_a_token_made_here_is_left_out():
     lost = (TokenLoss(4000.0),)
-    found = perform(Job("adaptive", 20, 40_000, 1, loss_every_s=4000.0))
+    found = perform(PaperRun("adaptive", 20, 40_000, 1, loss_every_s=4000.0))
     run = simulate(Scenario(algorithm="adaptive", nodes=20, duration_s=40_000, seed=1, faults=lost, keep_holds=True))
     made = sum(hold.hop == 0 for hold in run.holds or ())
     assert made > 20
@@ -96,7 +106,7 @@ def test_shares_below_are_of_all():
 
 
 def test_watching_changes_nothing():
-    job = Job("sandwich", 50, 20_000, 1, loss_every_s=3000.0)
+    job = PaperRun("sandwich", 50, 20_000, 1, loss_every_s=3000.0)
     plain, watched = perform(job), perform(job._replace(watched=True))
     assert plain.running_s == watched.running_s
     assert plain.intervals == watched.intervals
@@ -119,16 +129,16 @@ def test_the_watched_machines_see_every_token_that_was_made():
 
 
 def test_a_job_is_done_once(monkeypatch: pytest.MonkeyPatch):
-    done: list[Job] = []
+    done: list[PaperRun] = []
 
-    def note(job: Job) -> Findings:
+    def note(job: PaperRun) -> Findings:
         done.append(job)
         return Findings(job, {}, {}, ())
 
     monkeypatch.setattr(papers_runs, "perform", note)
     runner, shares = Runner(), []
     runner.progress = shares.append
-    one, other = Job("adaptive", 3, 1, 1), Job("adaptive", 3, 1, 2)
+    one, other = PaperRun("adaptive", 3, 1, 1), PaperRun("adaptive", 3, 1, 2)
     assert [each.job for each in runner.perform([one, one, other])] == [one, one, other]
     assert [each.job for each in runner.perform([other])] == [other]
     assert done == [one, other]
@@ -136,7 +146,7 @@ def test_a_job_is_done_once(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_two_cores_find_what_one_finds():
-    jobs = [Job("sandwich", 20, 2000, seed) for seed in (1, 2)]
+    jobs = [PaperRun("sandwich", 20, 2000, seed) for seed in (1, 2)]
     assert Runner(2).perform(jobs) == Runner(1).perform(jobs)
 
 

@@ -1,4 +1,4 @@
-"""The world is a driver as `core/machine.py` promises one (D1-D6): timers, messages, clocks, pauses, demand."""
+"""The world is a driver as `machine.D1` to `machine.D7` promise one: timers, messages, clocks, pauses, demand."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -13,7 +13,7 @@ import pytest
 from softmutex.core.events import SECOND, Instant, NodeId, to_seconds
 from softmutex.sim import Scenario, simulate
 from softmutex.sim.result import Result
-from softmutex.sim.tally import EPOCH, Hold
+from softmutex.sim.tally import EPOCH, PastRun
 from softmutex.sim.world import World
 
 CUT_S, HEALED_S, KNOWN_S = 4.0, 10.0, 16.0  # from the first look on
@@ -55,7 +55,7 @@ def divided(seed: int, op_s: float, side: tuple[NodeId, ...]) -> tuple[Result, I
     return result, met_at[0]
 
 
-def last_overlap(holds: Sequence[Hold]) -> Instant:
+def last_overlap(holds: Sequence[PastRun]) -> Instant:
     last = end = 0
     for hold in sorted(holds, key=lambda hold: hold.start):
         if hold.start < end:

@@ -282,8 +282,8 @@ async def take_part(node_options: dict[str, Any]) -> None:
 
 def watchers_of(node: Any) -> list[int]:
     """Who watches the token that is here, in their order."""
-    seats = node.life().seats[NAME].machine.seats.by_slot
-    return [watcher for seat in seats.values() for watcher in seat.token.escort.watch]
+    view = node.life().seats[NAME].machine.view()
+    return [watcher for token in view.tokens for watcher in token.escort.watch]
 
 
 if __name__ == "__main__":

@@ -349,7 +349,7 @@ class Walker(Algorithm):
 
     def _release(self, request: RequestId, baggage: bytes, now: Instant, out: list[Effect]) -> None:
         if request != self._running or self._token is None:
-            self._breach(f"D4: request {request} is released, and {self._running} runs")
+            self._breach(f"machine.D4: request {request} is released, and {self._running} runs")
         self._running = None
         if baggage != self._token.baggage:
             self._token = self._token._replace(baggage=baggage)

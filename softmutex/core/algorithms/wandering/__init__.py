@@ -2,7 +2,7 @@
 
 The seeds' token visits everybody in turn, wanted or not: a request waits for N visits, and a lost token for hours.
 Here it goes where it is wanted and stays where it was used last; it is watched while it is used, and looked for
-before it is replaced. Safety still rests on the token alone: a grant needs one in hand (`seats.py`, S1). Everything
+before it is replaced. Safety still rests on the token alone: a grant needs one in hand (`seats.S1`). Everything
 else is a hint, and a run in which every hint is lost is the seeds' own (`hints=False`).
 
     application --request--> waiter --WANT--> home's register --FEED/HEARD--> holder's queue

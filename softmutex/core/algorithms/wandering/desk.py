@@ -17,7 +17,7 @@ from softmutex.core.algorithms.wandering.settings import (
     RTO_LEAST,
     RTO_MOST,
     SUSPICION,
-    Settings,
+    Switches,
     fingerprint,
     least_interval,
 )
@@ -85,7 +85,7 @@ class Desk:
         "woke_at",
     )
 
-    def __init__(self, setup: Setup, options: Settings) -> None:
+    def __init__(self, setup: Setup, options: Switches) -> None:
         self.me: NodeId = setup.me
         self.members: Sequence[NodeId] = setup.members
         self.rng = setup.rng

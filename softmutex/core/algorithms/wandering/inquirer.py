@@ -15,7 +15,7 @@ S2  A node promises the ballot of a slot to one inquirer at a time (`PROMISE` lo
 S3  The epoch made is above every epoch that the asker and those who answered know.
 L1  An inquiry ends within PROBES retransmission time-outs a stage; whoever still has the reason starts it again.
 
-Answers cost the asked nothing but a message, and hold no state beyond one promise a slot (A4).
+Answers cost the asked nothing but a message, and hold no state beyond one promise a slot (`machine.A4`).
 """
 
 from __future__ import annotations

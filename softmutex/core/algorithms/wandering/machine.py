@@ -27,7 +27,7 @@ from softmutex.core.algorithms.wandering.messages import (
 from softmutex.core.algorithms.wandering.reckoning import Reckoning
 from softmutex.core.algorithms.wandering.registrar import Registrar
 from softmutex.core.algorithms.wandering.seats import Seats
-from softmutex.core.algorithms.wandering.settings import FIRST_EPOCH, WanderingOptions, read_settings
+from softmutex.core.algorithms.wandering.settings import FIRST_EPOCH, WanderingOptions, read_switches
 from softmutex.core.algorithms.wandering.waiter import Waiter
 from softmutex.core.algorithms.wandering.watch import Watch
 from softmutex.core.errors import InvariantBreach
@@ -92,7 +92,7 @@ class Wandering(Algorithm):
 
     def __init__(self, setup: Setup) -> None:
         self.check(setup)
-        self.desk = Desk(setup, read_settings(setup, self.name))
+        self.desk = Desk(setup, read_switches(setup, self.name))
         self.handover = Handover(setup.me, setup.rng, Passing.FOUR_WAY, PATIENCE, RESENDS)
         self.seats = Seats(self, self.handover)
         self.waiter = Waiter(self, setup.timing)
@@ -362,7 +362,7 @@ class Wandering(Algorithm):
     # --- what it shows and checks ------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """S2, at the end of each event: a hold has one token, and a token that is given away is not in use."""
+        """`seats.S2`, at the end of each event: a hold has one token, and a token that is given away is not in use."""
         for slot, seat in self.seats.by_slot.items():
             if seat.token.slot != slot or (seat.giving and seat.using is not None):
                 raise InvariantBreach(f"node {self.desk.me}: {seat.token} is given away while A runs with it")

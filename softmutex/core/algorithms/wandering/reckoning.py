@@ -10,7 +10,7 @@ Clocks of different nodes are not compared. An answer says how long ago things w
 question and its arrival: spans are known to half a round trip, whatever the clocks show.
 
 E2  Each pair of holds of two tokens that met, with an overlap of more than a round trip, is told on both sides, if all
-    nodes of the two chains between them live, can be reached within a minute, and remember (`ledger.py` A4).
+    nodes of the two chains between them live, can be reached within a minute, and remember (`ledger.A4`).
 L1  A case ends: each question is asked at most `TRIES` times, and there are at most `RECORDS` of them.
 """
 

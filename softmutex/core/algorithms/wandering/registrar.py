@@ -150,7 +150,7 @@ class Registrar:
         return tuple(out)
 
     def departed(self, node: NodeId) -> None:
-        """Its turn will not come: an id that left does not return (N1)."""
+        """Its turn will not come: an id that left does not return (events.N1)."""
         self.ready.pop(node, None)
         self.late.pop(node, None)
         for post in self.posts.values():

@@ -53,7 +53,7 @@ class WanderingOptions(Options):
 
 
 @dataclass(frozen=True)
-class Settings(WanderingOptions):
+class Switches(WanderingOptions):
     """The options, and what the driver says."""
 
     slots: int = 1
@@ -61,16 +61,16 @@ class Settings(WanderingOptions):
     place: int = 0  # of the resource on the ring of nodes: spreads the homes of many resources
 
 
-def read_settings(setup: Setup, algorithm: str) -> Settings:
+def read_switches(setup: Setup, algorithm: str) -> Switches:
     options = WanderingOptions.read(setup.options, algorithm)
-    return Settings(**asdict(options), slots=setup.slots, when_isolated=setup.when_isolated, place=setup.place)
+    return Switches(**asdict(options), slots=setup.slots, when_isolated=setup.when_isolated, place=setup.place)
 
 
 def least_interval(options: WanderingOptions, timing: Timing) -> Duration:
     return from_seconds(options.min_interval or timing.min_interval or 0.0)
 
 
-def fingerprint(options: Settings, timing: Timing) -> int:
+def fingerprint(options: Switches, timing: Timing) -> int:
     """What all members must agree on, in 64 bits. Never 0: that is a token that does not say."""
     text = (
         f"wandering 1 {options.slots} {options.each} {least_interval(options, timing)} {options.hints} {options.watch}"
