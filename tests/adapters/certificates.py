@@ -23,11 +23,11 @@ MAY_SIGN_CERTIFICATES = x509.KeyUsage(
 )
 
 
-def make_certificates(folder: Path, *names: str) -> tuple[Path, Path, Path]:
+def make_certificates(folder: Path, *names: str, subject: str = "127.0.0.1") -> tuple[Path, Path, Path]:
     """Paths of the certificate, its key, and the authority. `names` it is for, besides 127.0.0.1."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("an authority", authority_key, "an authority", authority_key, is_authority=True)
-    certificate = _certificate("127.0.0.1", key, "an authority", authority_key, is_authority=False, names=names)
+    certificate = _certificate(subject, key, "an authority", authority_key, is_authority=False, names=names)
     cert_file, key_file, ca_file = folder / "cert.pem", folder / "key.pem", folder / "ca.pem"
     cert_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     ca_file.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
@@ -35,6 +35,11 @@ def make_certificates(folder: Path, *names: str) -> tuple[Path, Path, Path]:
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return cert_file, key_file, ca_file
+
+
+def make_nameless(folder: Path) -> tuple[Path, Path, Path]:
+    """As `make_certificates`, and the certificate has no common name: so etcd's gateway wants those of clients."""
+    return make_certificates(folder, subject="")
 
 
 def _certificate(
@@ -49,7 +54,7 @@ def _certificate(
     now = datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)] if subject else []))
         .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())

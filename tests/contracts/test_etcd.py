@@ -2,7 +2,7 @@
 
 import pytest
 from softmutex_adapters.memberships.etcd import EtcdBoard, EtcdMembership
-from softmutex_adapters.registry.etcd_gateway import Gateway, plain, under
+from softmutex_adapters.registry.etcd_gateway import EtcdPlace, Gateway, plain, under
 
 from softmutex import plugins
 from softmutex.core.errors import ConfigError
@@ -18,7 +18,7 @@ class TestEtcd(BoardContract):
     kind = "etcd"
 
     def make_board(self) -> EtcdBoard:
-        return EtcdBoard([f"http://127.0.0.1:{self.process.port}"], "contract", ca=None)
+        return EtcdBoard(EtcdPlace([f"http://127.0.0.1:{self.process.port}"], "etcd"), "contract")
 
     def make_impossible(self) -> Membership:
         return plugins.membership(self.url(tls="yes", ca="/nowhere/authority.pem"))
@@ -37,7 +37,7 @@ class TestEtcd(BoardContract):
             await one.join(ONE)
             await two.join(TWO)
             await until(lambda: sight.others == (ONE,), "it is there", 15.0)
-            gateway = Gateway([f"http://127.0.0.1:{self.process.port}"])
+            gateway = Gateway(EtcdPlace([f"http://127.0.0.1:{self.process.port}"], "etcd"))
             gateway.open()
 
             async def lease_of(member: Member) -> str:

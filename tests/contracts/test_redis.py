@@ -5,17 +5,22 @@ import contextlib
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
 import redis.asyncio
 from softmutex_adapters.memberships.leased import SETTLE_S, LeasedMembership
 from softmutex_adapters.memberships.redis import RedisBoard
+from softmutex_adapters.registry.redis_place import RedisPlace
 
 from softmutex import plugins
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen, Member, Membership
+from softmutex.testing import MembershipContract
 from tests.contracts.boards import ONE, TTL_S, TWO, BoardContract, a_process, beats_of
 from tests.registry.inside import until
+from tests.registry.test_locked_stores import Locked
+from tests.registry.test_locked_stores import url as url_of
 
 # All that is dated is so many seconds older: as if the clock of Redis was set forward by them.
 STEP = """
@@ -53,7 +58,8 @@ class TestRedis(BoardContract):
     kind = "redis"
 
     def make_board(self) -> RedisBoard:
-        return RedisBoard(f"redis://127.0.0.1:{self.process.port}/0", "contract", ca=None, shown="the board")
+        place = f"redis://127.0.0.1:{self.process.port}"
+        return RedisBoard(RedisPlace(f"{place}/0", place, {}, ""), "contract")
 
     def make_impossible(self) -> Membership:
         return plugins.membership(self.url("somebody:wrong@"))
@@ -132,6 +138,26 @@ class TestRedis(BoardContract):
             await other.join(TWO)
             assert await one.watch() == () and await other.watch() == ()
             await other.aclose()
+
+
+@pytest.mark.needs("redis-server")
+class TestRedisOverTls(MembershipContract):
+    """With certificates on both sides, and a user."""
+
+    scheme = "rediss"
+    patience_s = 15.0
+
+    @pytest.fixture(autouse=True)
+    async def begin(self, tmp_path: Path) -> AsyncIterator[None]:
+        self.process = Locked("redis", tmp_path)
+        (tmp_path / "redis").mkdir()
+        self.process.begin()
+        await until(lambda: asyncio.to_thread(self.process.answers), "it does not start", 20.0)
+        yield
+        await asyncio.to_thread(self.process.stop)
+
+    def make(self) -> Membership:
+        return plugins.membership(url_of(self.process, "contract"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ class Process:
         self.kind, self.folder = kind, folder
         with socket.socket() as one, socket.socket() as two:
             one.bind(("127.0.0.1", 0)), two.bind(("127.0.0.1", 0))
-            self.port, self._other_port = one.getsockname()[1], two.getsockname()[1]
+            self.port, self.other_port = one.getsockname()[1], two.getsockname()[1]
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -29,7 +29,7 @@ class Process:
             command = ["redis-server", "--port", str(self.port), "--dir", str(data), "--bind", "127.0.0.1"]
             command += ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
         else:
-            here, peers = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._other_port}"
+            here, peers = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.other_port}"
             command = ["etcd", "--data-dir", str(data), "--listen-client-urls", here, "--advertise-client-urls", here]
             command += ["--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
             command += ["--initial-cluster", f"default={peers}"]

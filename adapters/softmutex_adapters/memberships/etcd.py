@@ -1,4 +1,7 @@
-"""`etcd://host:2379,host2:2379/group?tls=yes&ca=FILE&ttl=4`: members meet on an etcd that is there already.
+"""`etcd://host:2379,host2:2379/group?ttl=4`: members meet on an etcd that is there already.
+
+`?tls=yes&ca=FILE`, `&cert=FILE&key=FILE` where it wants to know who we are, `&user=NAME&password_file=PATH` where it
+has users: `softmutex_adapters.registry.etcd_gateway`.
 
 What it decides: a line is bound to a lease of etcd, so etcd itself ends it, and gives everybody a whole lease more
 after it was restarted or has a new leader. By the JSON gateway, with nothing to install.
@@ -16,36 +19,31 @@ from collections.abc import AsyncGenerator
 from math import ceil
 from typing import Any, Self
 
-from softmutex.urls import Url, join_address, split_address
+from softmutex.urls import Url
 from softmutex_adapters.memberships.leased import TTL_S, BoardFailed, LeasedMembership, Page
-from softmutex_adapters.registry.etcd_gateway import Gateway, plain, put, under
+from softmutex_adapters.registry.etcd_gateway import EtcdPlace, Gateway, plain, put, read_place, under
 from softmutex_adapters.registry.store import StoreFailed
 
 READ_EVERY = 8  # beats
 
 
 class EtcdMembership(LeasedMembership):
-    def __init__(self, endpoints: list[str], group: str, *, ttl: float = TTL_S, ca: str | None = None) -> None:
-        super().__init__(EtcdBoard(endpoints, group, ca=ca), group, ttl=ttl)
+    def __init__(self, place: EtcdPlace, group: str, *, ttl: float = TTL_S) -> None:
+        super().__init__(EtcdBoard(place, group), group, ttl=ttl)
 
     @classmethod
     def from_url(cls, url: str) -> Self:
         parts = Url(url)
-        scheme = "https" if parts.flag("tls") else "http"
-        ca, ttl = parts.text("ca"), parts.number("ttl", TTL_S, low=2.0, high=3600.0)
-        parts.finish()
         places, _, group = parts.place.partition("/")
-        try:
-            found = [split_address(place.strip(), default_port=2379) for place in places.split(",")]
-        except ValueError as error:
-            parts.refuse(f"{error}; write etcd://host:2379,host2:2379/group")
-        return cls([f"{scheme}://{join_address(*place)}" for place in found], group.removesuffix("/"), ttl=ttl, ca=ca)
+        place, ttl = read_place(parts, places), parts.number("ttl", TTL_S, low=2.0, high=3600.0)
+        parts.finish()
+        return cls(place, group.removesuffix("/"), ttl=ttl)
 
 
 class EtcdBoard:
-    def __init__(self, endpoints: list[str], group: str, *, ca: str | None) -> None:
-        self.where = f"etcd://{','.join(one.partition('://')[2] for one in endpoints)}"
-        self._gateway = Gateway(list(endpoints), ca=ca)
+    def __init__(self, place: EtcdPlace, group: str) -> None:
+        self.where = place.shown
+        self._gateway = Gateway(place)
         self._is_open = False
         self._roll = f"roll/{group}/"
         self._lease = ""
@@ -134,7 +132,14 @@ class EtcdBoard:
 
 
 def is_final(said: str) -> bool:
-    return "are not supported" in said or "Name a PEM file" in said or "certificate verify failed" in said
+    refused = (
+        "Name a PEM file",
+        "certificate verify failed",
+        "authentication failed",
+        "permission denied",
+        "user name is empty",
+    )
+    return any(word in said for word in refused)
 
 
 def text(value: str) -> str:

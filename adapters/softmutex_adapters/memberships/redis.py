@@ -1,6 +1,7 @@
 """`redis://host:6379/group`: members meet on a Redis that is there already. Extra `softmutex[redis]`.
 
-`redis://[user:password@]host:6379/group?db=0&password_file=PATH&tls=yes&ca=FILE&ttl=4`
+`redis://[user:password@]host:6379/group?db=0&password_file=PATH&ttl=4`, and with TLS
+`rediss://host:6379/group?ca=FILE&cert=FILE&key=FILE`
 
 What it decides: a beat is one script, which Redis runs alone, with its own clock: my line and my lease in, whose lease
 is over out, the list back, if it is another one than I have. The naive way, a key with a time to live for each member
@@ -27,13 +28,12 @@ import importlib.util
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, Self, TypeVar
-from urllib.parse import quote
 
 from softmutex.core.errors import ConfigError
-from softmutex.urls import Url, join_address, split_address
+from softmutex.urls import Url
 from softmutex_adapters.memberships.leased import TTL_S, BoardFailed, LeasedMembership, Page
+from softmutex_adapters.registry.redis_place import RedisPlace, read_place
 from softmutex_adapters.registry.redis_store import connect, remedy
 
 T = TypeVar("T")
@@ -93,38 +93,24 @@ end
 
 
 class RedisMembership(LeasedMembership):
-    def __init__(self, url: str, group: str, *, ttl: float = TTL_S, ca: str | None = None, shown: str = "") -> None:
+    def __init__(self, place: RedisPlace, group: str, *, ttl: float = TTL_S) -> None:
         if importlib.util.find_spec("redis") is None:  # or the first beat would find out, again and again
-            raise ConfigError(f"{shown or url}: No module named 'redis'. Run: pip install 'softmutex[redis]'.")
-        super().__init__(RedisBoard(url, group, ca=ca, shown=shown or url), group, ttl=ttl)
+            raise ConfigError(f"{place.shown}: No module named 'redis'. Run: pip install 'softmutex[redis]'.")
+        super().__init__(RedisBoard(place, group), group, ttl=ttl)
 
     @classmethod
     def from_url(cls, url: str) -> Self:
         parts = Url(url)
-        place, _, group = parts.place.partition("/")
-        login, _, place = place.rpartition("@")
-        try:
-            host, port = split_address(place, default_host="127.0.0.1", default_port=6379)
-        except ValueError as error:
-            parts.refuse(str(error))
-        if file := parts.text("password_file"):
-            try:
-                password = Path(file).read_text(encoding="utf-8").strip()
-            except (OSError, ValueError) as error:
-                parts.refuse(f"password_file={file} cannot be read ({error})")
-            login = f"{login.partition(':')[0]}:{quote(password, safe='')}"
-        tls, ca = parts.flag("tls"), parts.text("ca")
-        database, ttl = parts.integer("db", 0, high=10_000), parts.number("ttl", TTL_S, low=1.0, high=3600.0)
+        place = read_place(parts)
+        ttl = parts.number("ttl", TTL_S, low=1.0, high=3600.0)
         parts.finish()
-        there = join_address(host, port)
-        full = f"{'rediss' if tls else 'redis'}://{login + '@' if login else ''}{there}/{database}"
-        return cls(full, group.removesuffix("/"), ttl=ttl, ca=ca, shown=f"redis://{there}")
+        return cls(place, place.tail.removesuffix("/"), ttl=ttl)
 
 
 class RedisBoard:
-    def __init__(self, url: str, group: str, *, ca: str | None, shown: str) -> None:
-        self.where = shown
-        self._url, self._ca = url, ca
+    def __init__(self, place: RedisPlace, group: str) -> None:
+        self.where = place.shown
+        self._place = place
         self._keys = [f"softmutex:{what}:{{{group}}}" for what in ("roll", "leases", "page", "said")]
         self._redis: Any = None
         self._channel: Any = None
@@ -179,10 +165,11 @@ class RedisBoard:
 
         try:
             if self._redis is None:
-                options = {"ssl_ca_certs": self._ca} if self._ca else {}
-                self._redis = connect(self.where, self._url, **options)
+                self._redis = connect(self.where, self._place)
             return await work(self._redis)
         except (RedisError, OSError, ssl.SSLError) as error:
             said = str(error).rstrip(".") or type(error).__name__
-            is_final = isinstance(error, AuthenticationError | NoPermissionError) or "NOAUTH" in said
+            is_final = isinstance(error, AuthenticationError | NoPermissionError) or any(
+                word in said for word in ("NOAUTH", "certificate verify failed")
+            )
             raise BoardFailed(f"Redis at {self.where}: {said}. {remedy(said)}", is_final=is_final) from error

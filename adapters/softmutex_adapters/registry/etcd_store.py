@@ -9,7 +9,7 @@ comes second reads again.
     softmutex/secrets/NAME
 
 A transaction of etcd has 128 operations at most, so a change of more members is several, each with its own version.
-`?tls=true&ca=FILE` for TLS.
+TLS, certificates and users: `etcd_gateway.py`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Self
 
-from softmutex.core.errors import ConfigError
-from softmutex.urls import Url, join_address, split_address
-from softmutex_adapters.registry.etcd_gateway import Gateway, Json, at, plain, put, under
+from softmutex.urls import Url
+from softmutex_adapters.registry.etcd_gateway import EtcdPlace, Gateway, Json, at, plain, put, read_place, under
 from softmutex_adapters.registry.redis_store import from_json, to_json
 from softmutex_adapters.registry.store import INSTANCE_LIVES_S, Committed, Entry, Stored, StoreFailed, next_version
 
@@ -34,8 +33,8 @@ RIVALS_MAX = 100
 class EtcdStore:
     shared = True
 
-    def __init__(self, endpoints: list[str], *, ca: str | None = None) -> None:
-        self._gateway = Gateway(endpoints, ca=ca)
+    def __init__(self, place: EtcdPlace) -> None:
+        self._gateway = Gateway(place)
         self._own: deque[tuple[str, int]] = deque(maxlen=1000)
         self._watch: AsyncGenerator[str, None] | None = None
         self._next: asyncio.Future[str] | None = None
@@ -43,14 +42,9 @@ class EtcdStore:
     @classmethod
     def from_url(cls, url: str) -> Self:
         parts = Url(url)
-        scheme = "https" if parts.flag("tls") else "http"
-        ca = parts.text("ca")
+        place = read_place(parts, parts.place)
         parts.finish()
-        try:
-            found = [split_address(place, default_port=2379) for place in parts.place.split(",")]
-        except ValueError as error:
-            raise ConfigError(f"--store {url}: {error}. Write etcd://host:2379,host2:2379.") from None
-        return cls([f"{scheme}://{join_address(*place)}" for place in found], ca=ca)
+        return cls(place)
 
     async def open(self) -> None:
         self._gateway.open()

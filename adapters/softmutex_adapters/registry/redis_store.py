@@ -1,5 +1,7 @@
 """`redis://host:6379/0`: several registries on a Redis that is there already. Extra `softmutex[redis]`.
 
+`redis://[user:password@]host:6379/0?password_file=PATH`, and with TLS `rediss://...?ca=FILE&cert=FILE&key=FILE`
+
 What it decides: a commit is one script, which Redis runs alone; a version is given where the change is made. The naive
 way, reading the version, adding one and writing it back, gives one version to the changes of two registries.
 
@@ -24,6 +26,8 @@ from typing import Any, Self, TypeVar
 
 from softmutex.core.errors import ConfigError
 from softmutex.ports import Member
+from softmutex.urls import Url
+from softmutex_adapters.registry.redis_place import RedisPlace, read_place
 from softmutex_adapters.registry.store import INSTANCE_LIVES_S, Committed, Entry, Stored, StoreFailed
 
 T = TypeVar("T")
@@ -56,9 +60,9 @@ return redis.call('ZRANGE', KEYS[1], 0, -1)
 class RedisStore:
     shared = True
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._where = url.partition("?")[0].rpartition("@")[2].removeprefix("redis://")
+    def __init__(self, place: RedisPlace) -> None:
+        self._place = place
+        self._where = place.shown
         self._who = secrets.token_hex(8)
         self._redis: Any = None
         self._channel: Any = None
@@ -66,10 +70,13 @@ class RedisStore:
 
     @classmethod
     def from_url(cls, url: str) -> Self:
-        return cls(url)
+        parts = Url(url)
+        place = read_place(parts, database_is_tail=True)
+        parts.finish()
+        return cls(place)
 
     async def open(self) -> None:
-        self._redis = connect(f"--store {self._url}", self._url)
+        self._redis = connect(f"--store {self._where}", self._place)
         await self._do(lambda redis: redis.ping())
 
     async def groups(self) -> list[str]:
@@ -157,7 +164,7 @@ class RedisStore:
             ) from error
 
 
-def connect(asked: str, url: str, **options: Any) -> Any:
+def connect(asked: str, place: RedisPlace) -> Any:
     """A client of redis-py. `asked`: what the user wrote, for errors."""
     try:
         import redis.asyncio as client
@@ -167,12 +174,12 @@ def connect(asked: str, url: str, **options: Any) -> Any:
         raise ConfigError(f"{asked}: {error}. Run: pip install 'softmutex[redis]'.") from None
     try:
         return client.Redis.from_url(
-            url,
+            place.url,
             socket_timeout=PATIENCE_S,
             socket_connect_timeout=PATIENCE_S,
             retry=Retry(NoBackoff(), 1),
             decode_responses=False,
-            **options,
+            **place.options,
         )
     except ValueError as error:
         raise ConfigError(f"{asked}: {error}. Write redis://host:6379/0.") from None
@@ -181,6 +188,8 @@ def connect(asked: str, url: str, **options: Any) -> Any:
 def remedy(said: str) -> str:
     if "OOM" in said or "MISCONF" in said:
         return "Give it more memory or disk."
+    if "certificate verify failed" in said:
+        return "Give its authority: ca=FILE, and use the name that is in its certificate."
     if "READONLY" in said:
         return "This is a replica: name the one that takes writes."
     if "auth" in said.lower() or "NOPERM" in said or "password" in said:

@@ -28,6 +28,7 @@ ALONE = ""  # the owner, where a store belongs to one registry
 STORES = {
     "sqlite": ("sqlite_store", "SqliteStore", "sqlite:PATH"),
     "redis": ("redis_store", "RedisStore", "redis://host:6379/0"),
+    "rediss": ("redis_store", "RedisStore", "rediss://host:6379/0"),
     "etcd": ("etcd_store", "EtcdStore", "etcd://host:2379,host2:2379"),
 }
 FORMS = [form for _, _, form in STORES.values()]
