@@ -6,17 +6,20 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, secede
+from distributed.diagnostics.plugin import WorkerPlugin
 from softmutex_adapters.schedulers.dask import SoftMutexPlugin, turn
 
+from softmutex import HoldLost, SoftMutexError
 from tests.schedulers import spans
-from tests.schedulers.contract import LossContract, Outcome, Site, transfer, wait_until
+from tests.schedulers.contract import LossContract, Outcome, Site, transfer, visits, wait_until
 
 
 def plain(log: str, seconds: float, timeout_s: float | None) -> None:
@@ -150,15 +153,150 @@ def until(sign: str) -> None:
         wait_until(lambda: Path(sign, "go").exists(), "nobody says go")
 
 
-def test_a_worker_whose_tasks_all_wait_still_works(dask_client: Client, tmp_path: Path):
-    """Its only thread is free for others while two tasks wait for their turn."""
+@pytest.fixture
+def workers(dask_client: Client) -> list[str]:
     wait_until(lambda: len(dask_client.scheduler_info()["workers"]) == 2, "there are not two workers")
-    one, other = sorted(dask_client.scheduler_info()["workers"])
-    holder = dask_client.submit(until, str(tmp_path), workers=[one], pure=False)
+    return sorted(dask_client.scheduler_info()["workers"])
+
+
+@pytest.fixture
+def held(dask_client: Client, workers: list[str], tmp_path: Path) -> Iterator[Path]:
+    """By a task of the first worker, until somebody makes the file `go` there."""
+    holder = dask_client.submit(until, str(tmp_path), workers=workers[:1], pure=False)
     wait_until(lambda: (tmp_path / "in").exists(), "the first task did not begin")
-    log = str(tmp_path / "visits")
-    waiting = [dask_client.submit(plain, log, 0.1, None, workers=[other], pure=False) for _ in range(2)]
-    assert dask_client.submit(os.getpid, workers=[other], pure=False).result(timeout=60)
+    yield tmp_path / "go"
     (tmp_path / "go").touch()
-    for task in (holder, *waiting):
+    holder.result(timeout=60)
+
+
+def waiting_here(dask_worker: Any) -> int:
+    waiting: int = dask_worker.plugins["softmutex"].node.mutex("transfers").statistics().waiting
+    return waiting
+
+
+def test_a_worker_whose_tasks_all_wait_still_works(dask_client: Client, workers: list[str], held: Path, tmp_path: Path):
+    """Its only thread is free for others while two tasks wait for their turn."""
+    log = str(tmp_path / "visits")
+    waiting = [dask_client.submit(plain, log, 0.1, None, workers=workers[1:], pure=False) for _ in range(2)]
+    assert dask_client.submit(os.getpid, workers=workers[1:], pure=False).result(timeout=60)
+    held.touch()
+    for task in waiting:
         task.result(timeout=60)
+
+
+@pytest.mark.parametrize("task", [plain, on_the_loop], ids=["plain", "async"])
+def test_a_task_that_is_cancelled_while_it_waits_leaves_the_queue_and_does_not_transfer(
+    dask_client: Client, workers: list[str], held: Path, tmp_path: Path, task: Any
+):
+    log = tmp_path / "visits"
+    cancelled = dask_client.submit(task, str(log), 600.0, None, workers=workers[1:], pure=False)
+    wait_until(lambda: dask_client.run(waiting_here, workers=workers[1:])[workers[1]] == 1, "it does not wait")
+    cancelled.cancel()
+    wait_until(lambda: dask_client.run(waiting_here, workers=workers[1:])[workers[1]] == 0, "it waits on")
+    last = dask_client.submit(task, str(log), 0.1, None, workers=workers[1:], pure=False)
+    held.touch()
+    last.result(timeout=60)
+    assert len(visits(log)) == 1
+
+
+@pytest.mark.parametrize("task", [plain, on_the_loop], ids=["plain", "async"])
+def test_a_task_that_is_wanted_again_after_it_was_cancelled_has_its_turn(
+    dask_client: Client, workers: list[str], held: Path, tmp_path: Path, task: Any
+):
+    log = tmp_path / "visits"
+    for _ in range(3):
+        wanted = dask_client.submit(task, str(log), 0.1, None, workers=workers[1:], key="the same")
+        wait_until(lambda: dask_client.run(waiting_here, workers=workers[1:])[workers[1]] == 1, "it does not wait")
+        wanted.cancel()
+        wait_until(lambda: dask_client.run(waiting_here, workers=workers[1:])[workers[1]] == 0, "it waits on")
+    wanted = dask_client.submit(task, str(log), 0.1, None, workers=workers[1:], key="the same")
+    held.touch()
+    wanted.result(timeout=60)
+    assert len(visits(log)) == 1
+
+
+def two_turns(first: str, second: str) -> str:
+    with turn(first), turn(second) as hold:
+        return hold.name
+
+
+def left_the_pool_before(name: str) -> str:
+    secede()
+    with turn(name) as hold:
+        return hold.name
+
+
+def one_after_the_other(name: str) -> str:
+    for _ in range(3):
+        with turn(name) as hold:
+            pass
+    return hold.name
+
+
+def test_turns_of_two_mutexes_may_be_nested_and_a_task_may_have_left_the_pool(dask_client: Client):
+    assert dask_client.submit(two_turns, "outer", "inner", pure=False).result(timeout=60) == "inner"
+    assert dask_client.submit(left_the_pool_before, "outer", pure=False).result(timeout=60) == "outer"
+    assert dask_client.submit(one_after_the_other, "outer", pure=False).result(timeout=60) == "outer"
+
+
+def test_a_turn_of_the_same_mutex_inside_is_refused_with_what_to_do(dask_client: Client):
+    task = dask_client.submit(two_turns, "outer", "outer", pure=False)
+    with pytest.raises(SoftMutexError, match=r"has its turn of 'outer' already.*under the outer turn"):
+        task.result(timeout=60)
+    assert dask_client.submit(two_turns, "outer", "inner", pure=False).result(timeout=60) == "inner", "it is given back"
+
+
+def impatient(name: str, on_overrun: str) -> float:
+    with turn(name, max_hold=0.1, on_overrun=on_overrun) as hold:
+        wait_until(lambda: hold.deadline is not None and hold.deadline < time.monotonic() - 0.2, "time stands still")
+        return hold.waited
+
+
+def test_a_plain_task_that_overran_is_told_when_it_is_done(dask_client: Client):
+    assert dask_client.submit(impatient, "outer", "warn", pure=False).result(timeout=60) >= 0.0
+    with pytest.raises(HoldLost):
+        dask_client.submit(impatient, "outer", "cancel", pure=False).result(timeout=60)
+
+
+class Fetching(WorkerPlugin):
+    """A plug-in of the user's, which fetches what its worker needs, in turn."""
+
+    name = "fetching"
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    async def setup(self, worker: Any) -> None:
+        async with turn("transfers"):
+            Path(self.directory, worker.name if isinstance(worker.name, str) else str(worker.name)).touch()
+
+
+class Stopping(WorkerPlugin):
+    name = "stopping"
+
+    def setup(self, worker: Any) -> None:
+        with turn("transfers"):
+            pass
+
+
+def test_a_plugin_takes_its_turn_also_in_workers_that_come_later(tmp_path: Path):
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):
+        client.register_plugin(SoftMutexPlugin(group=f"dask-plugin-{os.getpid()}"))
+        client.register_plugin(Fetching(str(tmp_path)))
+        assert len(list(tmp_path.iterdir())) == 1
+        cluster.scale(2)
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "the second worker does not get its turn")
+        with pytest.raises(SoftMutexError, match="Write `async with turn"):
+            client.register_plugin(Stopping())
+
+
+def test_without_the_plugin_a_turn_says_what_to_register():
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address="127.0.0.1:0", silence_logs=50) as cluster,
+        Client(cluster) as client,
+        pytest.raises(SoftMutexError, match="register_plugin"),
+    ):
+        client.submit(one_after_the_other, "outer", pure=False).result(timeout=60)
