@@ -69,6 +69,7 @@ class Talk:
         self.mutex = mutex
         self.timeout_s = timeout_s
         self.began_at = time.monotonic()
+        self.since_s = time.time() if mutex._since_s is None else mutex._since_s
         self.granted: Message | None = None
         self.error: SoftMutexError | None = None
         self.lost_reason: LostReason | None = None
@@ -85,6 +86,8 @@ class Talk:
             "name": self.mutex.name,
             "timeout": left_s,
             "said": self.timeout_s,
+            "since": self.since_s,
+            "keep": self.mutex._keep_s,
             "on_overrun": more.pop("on_overrun", "warn"),
             "place": more.pop("place", {}),
             "options": more,
@@ -241,6 +244,10 @@ class SoftMutex:
     `timeout` as everywhere: seconds, 0 to try, None to wait for ever. `agent` is the path of its socket; without it,
     what SOFTMUTEX_AGENT says, else /tmp/softmutex-<uid>/agent.sock. `place={"group": ..., "membership": ...}` makes
     sure of the agent's group: `Elsewhere` if it is in another one.
+
+    Among the jobs of an agent who waits longest comes first, also where the agent was restarted meanwhile. A job that
+    asks again later says `since`, when it first asked (seconds since 1970), and for how long after a timeout its place
+    in the group's queue is to be kept: `keep`, in seconds.
     """
 
     def __init__(
@@ -250,6 +257,8 @@ class SoftMutex:
         timeout: float | None = None,
         on_lost: str = "continue",
         agent: str | os.PathLike[str] | None = None,
+        since: float | None = None,
+        keep: float = 0.0,
         **options: Any,
     ) -> None:
         if on_lost not in ("continue", "cancel"):
@@ -262,6 +271,8 @@ class SoftMutex:
         self._timeout = timeout
         self._on_lost = on_lost
         self._path = None if agent is None else os.fspath(agent)
+        self._since_s = since
+        self._keep_s = keep
         self._options = options
         self._entered: dict[object, list[Any]] = {}
 

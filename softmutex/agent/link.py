@@ -1,7 +1,7 @@
 """What a job and the agent that holds its mutex tell each other: one line of JSON a message, over a Unix socket.
 
 job                                    agent
-  -> want(name, timeout, options, trace) only to an agent of many jobs; a private one knows already
+  -> want(name, timeout, since, ...)     only to an agent of many jobs; a private one knows already
   <- welcome  or  elsewhere(why)         it will see to it; or: it is in another group than the job wants
   <- granted(turn)                       the mutex is yours, if you are there to take it
   -> take(turn)                          I am, and not stopped
@@ -13,7 +13,8 @@ job                                    agent
   -> pause, resume                       the job is being stopped (Ctrl-Z) while it waits, and goes on
   <- failed(code, error, why)            not acquired, or not started
 
-A job that is gone has let go: the end of the stream is as good as `done`. An agent that is gone has lost its holds.
+`since` is when the job began to wait, `keep` how long its place is kept when it gives up (room.py). A job that is gone
+has let go: the end of the stream is as good as `done`. An agent that is gone has lost its holds.
 """
 
 from __future__ import annotations

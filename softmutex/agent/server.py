@@ -22,6 +22,7 @@ from typing import Any
 from softmutex import ConfigError, Node
 from softmutex.agent.link import USAGE, Lines, Message, NotALink, pack
 from softmutex.agent.place import Door, uid_of_peer
+from softmutex.agent.room import Rooms
 from softmutex.agent.session import Session, Wish
 from softmutex.runtime.config import SETTINGS, read_one
 
@@ -29,6 +30,7 @@ log = logging.getLogger("softmutex")
 
 WISH_PATIENCE_S = 5.0
 SESSIONS_MAX = 4096
+KEEP_MOST_S = 300.0
 # What a job may say of the mutex; what it leaves out is as the agent has it.
 OPTIONS = frozenset(name for name, setting in SETTINGS.items() if setting.of != "node") - {
     *("timeout", "on_lost", "on_overrun"),  # these the job says elsewhere, or sees to by itself
@@ -40,6 +42,7 @@ class Server:
         self._node = node
         self._door = door
         self._sessions: set[asyncio.Task[None]] = set()
+        self._rooms = Rooms()
         self._closing = False
 
     async def serve(self) -> None:
@@ -63,6 +66,7 @@ class Server:
         """Hangs up on those who wait, gives holders time to finish, and closes the node."""
         self._closing = True
         self._door.close()
+        self._rooms.close()
         await self._node.close()
         for session in list(self._sessions):
             session.cancel()
@@ -80,7 +84,9 @@ class Server:
                 log.debug("a job was not understood: %s", error)
                 return
             if wish is not None:
-                session = Session(link, wish, self._node, lines=lines, is_closing=lambda: self._closing)
+                session = Session(
+                    link, wish, self._node, lines=lines, rooms=self._rooms, is_closing=lambda: self._closing
+                )
                 try:
                     await session.attend()
                 except Exception:
@@ -133,7 +139,10 @@ def wish_of(want: Message) -> Wish:
     said = want.get("said")
     said_s = float(said) if isinstance(said, int | float) else None
     trace = {str(key): str(value) for key, value in dict(want.get("trace") or {}).items()}
-    return Wish(str(name), read, timeout_s, said_s, on_overrun, trace)
+    since, keep = want.get("since"), want.get("keep")
+    since_s = float(since) if isinstance(since, int | float) else None
+    keep_s = min(float(keep), KEEP_MOST_S) if isinstance(keep, int | float) else 0.0
+    return Wish(str(name), read, timeout_s, said_s, on_overrun, trace, since_s, keep_s)
 
 
 async def serve(node: Node, door: Door) -> None:

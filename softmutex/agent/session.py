@@ -18,14 +18,15 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from softmutex import AcquireTimeout, ConfigError, Hold, Isolated, Node, NodeClosed, SoftMutex, SoftMutexError
 from softmutex.agent.groups import kill_group
 from softmutex.agent.link import NOT_ACQUIRED, NOT_STARTED, USAGE, Lines, NotALink, pack
+from softmutex.agent.room import OnOverrun, Rooms
 from softmutex.agent.traced import below
 
 TAKE_PATIENCE_S = 5.0
@@ -39,6 +40,8 @@ class Wish:
     said_s: float | None = None  # the time limit as the job's user gave it, of which `timeout_s` is left
     on_overrun: str = "warn"  # warn, cancel (the job is asked to end) or release (others are let in beside it)
     trace: Mapping[str, str] = field(default_factory=dict)  # of the job's span (traced.py)
+    since_s: float | None = None  # since 1970: when the job began to wait, maybe at another agent
+    keep_s: float = 0.0  # how long its place is kept when it gives up
 
 
 async def no_more_to_do() -> None:
@@ -56,8 +59,10 @@ class Session:
         on_end: Callable[[], None] = lambda: None,
         is_closing: Callable[[], bool] = lambda: False,
         lines: Lines | None = None,
+        rooms: Rooms | None = None,
     ) -> None:
-        """`is_closing`: who still waits is not told of an end, so that it asks the next agent."""
+        """`is_closing`: who still waits is not told of an end, so that it asks the next agent. `rooms`: those of the
+        agent, where there are other jobs."""
         self._link = link
         self._wish = wish
         self._node = node
@@ -65,7 +70,9 @@ class Session:
         self._on_end = on_end
         self._is_closing = is_closing
         self._lines = lines or Lines()
+        self._rooms = rooms or Rooms()
         self._began_at = time.monotonic()
+        self._since_s = time.time() if wish.since_s is None else wish.since_s
         self._news = asyncio.Event()
         self._turn = 0  # which grant the job may take
         self._taken = 0  # which it took
@@ -153,8 +160,6 @@ class Session:
 
     async def _join_and_hold(self) -> None:
         wish, node = self._wish, self._node
-        on_overrun: Any = "release" if wish.on_overrun == "release" else self._on_overrun
-        mutex = SoftMutex._on(node, wish.name, {**wish.keywords, "on_lost": "continue", "on_overrun": on_overrun})
         over = asyncio.create_task(self._until(lambda: self._over))
         joining = asyncio.ensure_future(self._join())
         try:
@@ -166,16 +171,16 @@ class Session:
             joining.result()
             known = len(node.peers())
             others = f"{known} other{'' if known == 1 else 's'}"
-            self._tell("said", why=f"joined as {node.name}, {others} known; asking for {mutex.name}")
+            self._tell("said", why=f"joined as {node.name}, {others} known; asking for {wish.name}")
             while not self._over:
-                await self._ask(mutex)
+                await self._ask()
                 await self._until(lambda: self._over or not self._asleep)
         finally:
             over.cancel()
 
-    async def _ask(self, mutex: SoftMutex) -> None:
+    async def _ask(self) -> None:
         """One hold, or none where the job is stopped or does not want it any more."""
-        holding = asyncio.create_task(self._hold_it(mutex))
+        holding = asyncio.create_task(self._hold_it())
         leaving = asyncio.create_task(self._until(lambda: self._over or self._asleep))
         try:
             await asyncio.wait({holding, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -189,11 +194,31 @@ class Session:
         if isinstance(outcome, Exception):
             raise outcome
 
-    async def _hold_it(self, mutex: SoftMutex) -> None:
+    def _make(self, on_overrun: OnOverrun) -> SoftMutex:
+        said = "release" if self._wish.on_overrun == "release" else on_overrun
+        return SoftMutex._on(
+            self._node, self._wish.name, {**self._wish.keywords, "on_lost": "continue", "on_overrun": said}
+        )
+
+    @asynccontextmanager
+    async def _turn_of(self, limit_s: float | None) -> AsyncIterator[Hold]:
+        wish = self._wish
+        if limit_s == 0:  # a try is no wait
+            async with self._make(self._on_overrun).hold(0) as hold:
+                yield hold
+            return
+        key = repr((wish.name, sorted(wish.keywords.items()), wish.on_overrun == "release"))
+        async with (
+            self._rooms.room(key, self._make) as room,
+            room.turn(self._since_s, time.time(), limit_s, wish.keep_s, self._on_overrun) as hold,
+        ):
+            yield hold
+
+    async def _hold_it(self) -> None:
         limit_s = self._wish.timeout_s
         if limit_s:
             limit_s = max(0.001, limit_s - (time.monotonic() - self._began_at))
-        async with mutex.hold(limit_s) as hold:
+        async with self._turn_of(limit_s) as hold:
             self._turn += 1
             self._tell("granted", turn=self._turn)
             with suppress(TimeoutError):
@@ -203,7 +228,7 @@ class Session:
                 self._asleep = True
                 return
             self._hold = hold
-            self._tell("go", **described(hold))
+            self._tell("go", **{**described(hold), "waited": time.monotonic() - self._began_at})
             await self._watch_over(hold)
             self._hold = None
             if self._killed and self._group:

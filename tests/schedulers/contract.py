@@ -6,15 +6,19 @@ A job is a transfer: it writes down when it came in and when it went out, and ho
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 WARNING = re.compile("may be held by others, too.*goes on|no longer the only one for sure.*goes on")
+ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 60.0  # for what must come in the end, on a busy machine
 
 
@@ -59,6 +63,19 @@ def transfer(log: str, seconds: float) -> None:
         time.sleep(max(0.0, min(0.02, begin + seconds - time.monotonic())))
     with Path(log).open("a") as file:
         file.write(f"out {begin} {time.monotonic()}\n")
+
+
+@contextmanager
+def outsider(log: Path, seconds: float, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Somebody of the group who is no job of the scheduler, and transfers when it is its turn."""
+    code = f"from tests.schedulers.contract import transfer; transfer({str(log)!r}, {seconds})"
+    command = [sys.executable, "-m", "softmutex", "run", "-q", "-n", "transfers", "--", sys.executable, "-c", code]
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environ})
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def may_end(log: str | Path) -> Path:

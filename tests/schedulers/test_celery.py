@@ -200,3 +200,7 @@ class TestThreads(Celery):
 
 class TestSolo(Celery):
     pool = "solo"
+
+
+class TestGevent(Celery):
+    pool = "gevent"

@@ -7,7 +7,8 @@
 
 What it decides: a task waits for its turn a short while only, and is then tried again later by Celery itself
 (`self.retry(countdown=estimate)`), so that a worker of eight processes is not eight tasks that wait. That trying again
-costs none of the task's own `max_retries`.
+costs none of the task's own `max_retries`, and its place in the queue is kept by the agent for KEEP_S: among the tasks
+of a host that are there when the turn comes, the one that waits longest has it.
 
     worker (main process): SoftMutexAgent, one node on a thread, a Unix socket
        '-- pool: processes, threads, solo --> task --> [its turn, `wait` s at most] --> the function
@@ -41,7 +42,8 @@ from softmutex.agent.server import serve
 from softmutex.client import SoftMutex
 from softmutex.core.errors import SoftMutexError
 
-LEAST_S, MOST_S = 1.0, 300.0  # between two tries
+LEAST_S, MOST_S = 1.0, 50.0  # between two tries
+KEEP_S: Final = 60.0  # that long its place in the queue is kept meanwhile
 WEIGHT: Final = 0.2  # of the newest hold in the estimate
 SINCE: Final = "softmutex_since"  # the header in which a task remembers when it first asked
 START_PATIENCE_S: Final = 30.0
@@ -140,7 +142,7 @@ class SoftMutexTask(Task):  # type: ignore[misc]
         since_s = float((self.request.headers or {}).get(SINCE) or began_s)
         left_s = None if self.mutex_give_up is None else max(0.0, since_s + self.mutex_give_up - began_s)
         wait_s = self.mutex_wait if left_s is None else min(self.mutex_wait, left_s)
-        mutex = SoftMutex(self.mutex, timeout=wait_s, **self.mutex_options)
+        mutex = SoftMutex(self.mutex, timeout=wait_s, since=since_s, keep=KEEP_S, **self.mutex_options)
         try:
             hold = mutex.acquire()
         except AcquireTimeout:
