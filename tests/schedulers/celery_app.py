@@ -19,6 +19,11 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     worker_hijack_root_logger=False,
     task_track_started=True,
+    broker_transport_options={
+        "visibility_timeout": int(os.environ.get("VISIBILITY_TIMEOUT", "3600")),
+        "unacked_restore_interval": 2,
+        "unacked_restore_throttle": 1,
+    },
 )
 app.steps["worker"].add(SoftMutexAgent)
 open_spans: dict[str, Any] = {}

@@ -94,4 +94,4 @@ class SpansContract(SchedulerContract):
         wait_until(lambda: all(traced.outcome(job) for job in jobs), "they are not over")
         outcomes = [traced.outcome(job) for job in jobs]
         assert outcomes == [(True, "")] * 2, outcomes
-        wait_until(lambda: tasks_that_waited_and_held(spans) == 2, f"the spans are {told(spans)}")
+        wait_until(lambda: tasks_that_waited_and_held(spans) >= 2, f"the spans are {told(spans)}")

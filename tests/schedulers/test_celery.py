@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import socket
@@ -15,7 +16,17 @@ from typing import Any
 
 import pytest
 
-from tests.schedulers.contract import LossContract, Outcome, Site, is_in, visits, wait_until
+from tests.schedulers.contract import (
+    LossContract,
+    Outcome,
+    Site,
+    is_in,
+    may_end,
+    outsider,
+    overlaps,
+    visits,
+    wait_until,
+)
 from tests.schedulers.spans import SpansContract
 
 ROOT = Path(__file__).parent.parent.parent
@@ -60,26 +71,22 @@ class CelerySite:
         self._results: list[Any] = []
         name = f"{pool}-{os.getpid()}-{log.parent.name}"
         self.queues = [f"{name}-{number}" for number in range(2)]
-        environ = {**os.environ, "SOFTMUTEX_GROUP": name[:60], **more}
-        self._workers = []
-        for queue in self.queues:
-            command = [sys.executable, "-m", "celery", "-A", "tests.schedulers.celery_app", "worker", "-Q", queue]
-            command += [
-                "-n",
-                f"{queue}@%h",
-                "--pool",
-                pool,
-                "-c",
-                str(processes),
-                "--without-gossip",
-                "--without-mingle",
-                "-l",
-                "INFO",
-            ]
-            with (log.parent / "workers").open("ab") as out:
-                self._workers.append(
-                    subprocess.Popen(command, cwd=ROOT, env=environ, stdout=out, stderr=out, start_new_session=True)
-                )
+        self.group = name[:60]
+        self._environ = {**os.environ, "SOFTMUTEX_GROUP": self.group, **more}
+        self._options = ["--pool", pool, "-c", str(processes), "--without-gossip", "--without-mingle", "-l", "INFO"]
+        self._workers = [self._start(queue) for queue in self.queues]
+
+    def _start(self, queue: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "celery", "-A", "tests.schedulers.celery_app", "worker", "-Q", queue]
+        command += ["-n", f"{queue}@%h", *self._options]
+        with (self._log.parent / "workers").open("ab") as out:
+            return subprocess.Popen(
+                command, cwd=ROOT, env=self._environ, stdout=out, stderr=out, start_new_session=True
+            )
+
+    def replace(self, worker: int) -> None:
+        """The one that was killed."""
+        self._workers[worker] = self._start(self.queues[worker])
 
     def wait_until_ready(self) -> None:
         def ready() -> bool:
@@ -126,6 +133,13 @@ class CelerySite:
         for number, worker in enumerate(self._workers):
             if worker.poll() is None:
                 self.kill(number)
+
+
+def waiters(group: str) -> int:
+    """Claims of that group, wherever they wait."""
+    command = [sys.executable, "-m", "softmutex", "status", "--json", "-n", "transfers", "--group", group]
+    said = json.loads(subprocess.run(command, capture_output=True, check=True, cwd="/").stdout)
+    return sum(mutex["waiting_count"] for mutex in said["mutexes"])
 
 
 class Celery(LossContract):
@@ -192,6 +206,40 @@ class TestPrefork(Celery, SpansContract):
         assert site.outcome(failing) == (True, "")
         assert marks.read_text().split() == ["0", "1"]
         assert len(visits(log)) == 1
+
+    def test_a_task_that_is_tried_again_keeps_its_place_in_the_queue(self, site: CelerySite, log: Path):
+        """Before others of the group who began to wait later, and did not go away."""
+        holder = site.submit(1, 600.0)
+        wait_until(lambda: is_in(log), "the first did not begin")
+        first = site.submit(0, 0.1)
+        wait_until(lambda: site.result(first).state == "RETRY", "it waits in the worker")
+        with outsider(log, 0.5, SOFTMUTEX_GROUP=site.group, SOFTMUTEX_AGENT="off") as other:
+            wait_until(lambda: waiters(site.group) == 2, "the other does not wait")
+            second = site.send(site.tasks.persistent, 0, str(log), 0.1)
+            wait_until(lambda: waiters(site.group) == 3, "the last does not wait")
+            may_end(log).touch()
+            wait_until(lambda: site.outcome(holder), "the first does not end")
+            may_end(log).unlink()
+            wait_until(lambda: len(visits(log)) == 4 and other.poll() is not None, "they do not have their turns")
+        took = [visit.end - visit.begin for visit in visits(log)]
+        assert took[1] < 0.4, "the one that came later was first"
+        assert site.outcome(first) == site.outcome(second) == (True, "")
+        assert not overlaps(visits(log))
+
+    def test_tasks_that_waited_in_a_worker_that_was_killed_come_back_after_the_visibility_timeout(
+        self, celery_tasks: Any, log: Path
+    ):
+        with self.start(celery_tasks, log, VISIBILITY_TIMEOUT="3") as site:
+            holder = site.submit(1, 600.0)
+            wait_until(lambda: is_in(log), "the first did not begin")
+            tasks = [site.submit(0, 0.1) for _ in range(4)]
+            wait_until(lambda: all(site.result(task).state == "RETRY" for task in tasks), "they wait in the worker")
+            site.kill(0)
+            site.replace(0)
+            may_end(log).touch()
+            wait_until(lambda: all(site.outcome(task) for task in [holder, *tasks]), "they do not come back")
+            assert [site.outcome(task) for task in tasks] == [(True, "")] * 4
+            assert not overlaps(visits(log))
 
 
 class TestThreads(Celery):

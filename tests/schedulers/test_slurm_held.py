@@ -6,17 +6,15 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.schedulers.contract import have_come, is_in, may_end, overlaps, visits, wait_until
+from tests.schedulers.contract import have_come, is_in, may_end, outsider, overlaps, visits, wait_until
 from tests.schedulers.slurm_cluster import Cluster, running_cluster
-from tests.schedulers.test_slurm import ROOT, SOFTMUTEX, SlurmSite, printed_lua, start_releaser, stop
+from tests.schedulers.test_slurm import SOFTMUTEX, SlurmSite, printed_lua, start_releaser, stop
 
 pytestmark = [pytest.mark.needs("root", "slurmctld", "slurmd", "munged", "sbatch", "setpriv"), pytest.mark.slow]
 USER = "nobody"
@@ -73,18 +71,6 @@ def let_a_job_pass(site: SlurmSite) -> None:
     """The releaser works, and the link is free for others meanwhile."""
     job = site.submit(1, 0.1)
     wait_until(lambda: site.outcome(job), "the link idles, or nobody lets jobs go")
-
-
-@contextmanager
-def outsider(log: Path, seconds: float) -> Iterator[subprocess.Popen[bytes]]:
-    """Somebody of the group who is no job of this cluster."""
-    code = f"from tests.schedulers.contract import transfer; transfer({str(log)!r}, {seconds})"
-    process = subprocess.Popen([SOFTMUTEX, "run", "-q", "-n", "transfers", "--", sys.executable, "-c", code], cwd=ROOT)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 # --- what could not start gets no turn --------------------------------------------------------------------------------
