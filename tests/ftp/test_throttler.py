@@ -4,10 +4,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from softmutex_adapters.demo.plan import Plan
@@ -25,16 +28,25 @@ class Server:
     served: Path
     environ: dict[str, str]  # in which subscribers find each other, and nobody else
 
-    def subscribe(self, incoming: Path, words: Sequence[str], url: str = "") -> "subprocess.Popen[str]":
+    def subscribe(
+        self, incoming: Path, words: Sequence[str], url: str = "", out: Any = subprocess.PIPE
+    ) -> "subprocess.Popen[str]":
         """One that runs beside this test; `words` is an example's name and its options."""
         command = ["sh", SCRIPT] if words[0] == "subscriber.sh" else [sys.executable, str(EXAMPLES / words[0])]
         return subprocess.Popen(
             [*command, *words[1:], url or self.url, str(incoming)],
-            stdout=subprocess.PIPE,
+            stdout=out,
             stderr=subprocess.STDOUT,
             text=True,
             env=self.environ,
         )
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    limit = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < limit, what
+        time.sleep(0.02)
 
 
 def ends(subscriber: "subprocess.Popen[str]") -> tuple[int, str]:
@@ -46,12 +58,12 @@ def ends(subscriber: "subprocess.Popen[str]") -> tuple[int, str]:
 
 
 @contextmanager
-def serving(where: Path, *, mbit_s: float, connections: int = 0) -> Iterator[Server]:
+def serving(where: Path, *, mbit_s: float, connections: int = 0, port: int = 0) -> Iterator[Server]:
     served = where / "served"
-    served.mkdir()
+    served.mkdir(exist_ok=True)
     plan = Plan(capacity_mbit_s=mbit_s, connections=connections).to_json()
     server = subprocess.Popen(
-        [sys.executable, "-m", "softmutex_adapters.demo.server", plan, str(served), "0"],
+        [sys.executable, "-m", "softmutex_adapters.demo.server", plan, str(served), str(port)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -118,6 +130,64 @@ def test_the_script_for_a_crontab_keeps_its_deadline_and_resumes(tmp_path: Path,
         code, said = ends(server.subscribe(incoming, ["subscriber.sh"], server.url + name))
     assert code == 0, said
     assert (incoming / "image.bin").read_bytes() == content
+
+
+ALL = [*PYTHON, ["subscriber.sh"]]
+
+
+@pytest.mark.needs("lftp")
+@pytest.mark.parametrize("words", ALL, ids=lambda words: words[0])
+def test_a_server_that_is_away_costs_nobody_a_file(tmp_path: Path, words: list[str]):
+    """Each gives the turn back before it tries again, so that all ask, not only those who held it first."""
+    content, subscribers = os.urandom(100_000), 6
+    with serving(tmp_path, mbit_s=400) as gone:
+        (gone.served / "image.bin").write_bytes(content)
+    own = [tmp_path / f"incoming-{number}" for number in range(subscribers)]
+    gone.environ |= {"SLOTS": "1", "TRIES": "20"}
+    more = [] if words[0] == "subscriber.sh" else ["--slots", "1"]
+    with ExitStack() as files:
+        said = [files.enter_context((tmp_path / f"said-{number}").open("w+")) for number in range(subscribers)]
+        running = [gone.subscribe(incoming, [*words, *more], out=out) for incoming, out in zip(own, said, strict=True)]
+        try:
+            wait_until(lambda: all((tmp_path / f"said-{n}").stat().st_size for n in range(subscribers)), "not all ask")
+            assert [subscriber.poll() for subscriber in running] == [None] * subscribers
+            with serving(tmp_path, mbit_s=400, port=int(gone.url.rstrip("/").rsplit(":", 1)[1])):
+                assert [subscriber.wait(PATIENCE_S) for subscriber in running] == [0] * subscribers
+        finally:
+            for subscriber in running:
+                subscriber.kill()
+                subscriber.wait()
+    assert [(incoming / "image.bin").read_bytes() == content for incoming in own] == [True] * subscribers
+
+
+@pytest.mark.needs("lftp", "curl")
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [(words, "no such directory/") for words in ALL] + [(["subscriber.sh"], "no such file")],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_what_the_server_refuses_is_not_asked_for_again(tmp_path: Path, words: list[str], path: str):
+    with serving(tmp_path, mbit_s=400) as server:
+        began = time.monotonic()
+        code, said = ends(server.subscribe(tmp_path / "incoming", words, server.url + quote(path)))
+        took_s = time.monotonic() - began
+    assert code not in (0, 75), said
+    assert "again" not in said
+    assert took_s < 20.0, "it tried again and again"
+
+
+@pytest.mark.parametrize("words", PYTHON, ids=lambda words: words[0])
+def test_the_bar_shows_what_the_link_does(tmp_path: Path, words: list[str]):
+    """Also of files that lie in buffers as a whole when they are read."""
+    with serving(tmp_path, mbit_s=12) as server:
+        for number, size in enumerate((1_000, 20_000, 500_000, 1_000, 1_500_000, 60_000, 10)):
+            (server.served / f"{number}.bin").write_bytes(os.urandom(size))
+        code, said = ends(server.subscribe(tmp_path / "incoming", words))
+    assert code == 0, said
+    rates = [float(rate) for rate in re.findall(r"([0-9.]+) Mbit/s", said)]
+    assert len(rates) >= 3, said
+    assert max(rates) <= 12 * 1.2, said
+    assert max(rates) >= 12 / 2, said
 
 
 def test_a_turn_is_one_trace_where_a_tracer_is_set_up(tmp_path: Path):
