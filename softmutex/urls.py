@@ -16,7 +16,7 @@ import difflib
 import ipaddress
 from contextlib import suppress
 from typing import NoReturn
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from softmutex.core.errors import ConfigError
 
@@ -121,6 +121,14 @@ def split_address(address: str, *, default_host: str = "", default_port: int | N
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_of(url: str) -> str | None:
+    """None where there is none."""
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".") or None
+    except ValueError:
+        return None
 
 
 def is_loopback(host: str) -> bool:

@@ -266,6 +266,8 @@ def with_places(settings: Settings) -> Settings:
     local = isinstance(values["membership"], str) and values["membership"].startswith("local:")
     if values["transport"] is None:
         values["transport"] = "udp://127.0.0.1:0" if local else "udp://0.0.0.0:0"
+    if values["insecure"] and str(values["membership"]).startswith("registry+http:"):  # it was taken out of the query
+        values["membership"] = add_to_query(values["membership"], "insecure", "yes")
     if values["advertise"] is not None and isinstance(values["transport"], str):
         values["transport"] = add_to_query(values["transport"], "advertise", values["advertise"])
     return Settings(values, origins, settings._mutexes, settings.file)

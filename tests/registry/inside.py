@@ -66,10 +66,11 @@ async def inside(
     store: Store | None = None,
     tokens: Tokens | None = None,
     hub: Any = None,
+    signer: wire.Signer | None = None,
     port: int = 0,
     **limits: Any,
 ) -> AsyncIterator[Inside]:
-    hub = Hub(store or SqliteStore(str(folder / "registry.db")), signer_of(folder), **(hub or {}))
+    hub = Hub(store or SqliteStore(str(folder / "registry.db")), signer or signer_of(folder), **(hub or {}))
     server = RegistryServer(hub, tokens=tokens, **limits)
     bound = socket.create_server(("127.0.0.1", port))
     bound.setblocking(False)

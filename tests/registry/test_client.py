@@ -54,7 +54,7 @@ async def shows(membership: RegistryMembership, *addresses: str) -> None:
         ("registry+http://reg:9430", "is no name of a group"),
         ("registry+http:///lab", "names no registry"),
         ("registry+http://reg:x/lab", "names no port"),
-        ("registry+http://reg/lab?public_key=abc", "public_key: 'abc'"),
+        ("registry+https://reg/lab?public_key=abc", "public_key: 'abc'"),
         ("registry+http://reg/lab?tokenfile=x", "Did you mean 'token_file'?"),
     ],
 )
@@ -125,7 +125,7 @@ async def test_when_its_registry_dies_it_goes_to_another_one(no_leaks: None, tmp
     monkeypatch.setattr(memberships.random, "sample", lambda bases, count: list(bases))
     async with contextlib.AsyncExitStack() as stack:
         async with inside(tmp_path / "a") as first:
-            second = await stack.enter_async_context(inside(tmp_path / "b"))
+            second = await stack.enter_async_context(inside(tmp_path / "b", signer=first.hub.signer))
             one = await stack.enter_async_context(member(first.base, second.base))
             await one.join(ME)
             assert await second.listed("g") == []
@@ -162,7 +162,7 @@ async def impostor(answer: Answer) -> AsyncIterator[str]:
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "PUT":
-            return web.json_response({"version": 1, "ttl_s": 60})
+            return web.json_response({"version": 1, "ttl_s": 60}, headers=signed(request))
         if request.method == "DELETE":
             return web.json_response({"version": 1})
         response: web.StreamResponse = await answer(request)
@@ -177,9 +177,14 @@ async def impostor(answer: Answer) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
+def signed(request: web.BaseRequest) -> dict[str, str]:
+    told = SIGNER.fresh("g", request.headers[wire.NONCE_HEADER], 1)
+    return {wire.KEY_HEADER: SIGNER.public, wire.FRESH_HEADER: told}
+
+
 def stream(*events: bytes, stays: bool = True, **headers: str) -> Answer:
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        told = {wire.KEY_HEADER: SIGNER.public, "Content-Type": "text/event-stream"} | headers
+        told = {**signed(request), "Content-Type": "text/event-stream"} | headers
         response = web.StreamResponse(headers=told)
         await response.prepare(request)
         for event in events:
@@ -242,7 +247,7 @@ async def test_a_list_that_goes_back_is_refused_and_the_last_one_stands(no_leaks
 async def test_a_registry_with_another_key_than_the_pinned_one_is_no_registry(no_leaks: None, tmp_path: Path):
     async with inside(tmp_path) as registry:
         async with member(registry.base, public_key=SIGNER.public) as one:
-            with pytest.raises(CannotOpen, match="another registry, or its store was made anew"):
+            with pytest.raises(CannotOpen, match="another registry, or it was set up anew"):
                 await one.join(ME)
         async with member(registry.base, public_key=registry.hub.signer.public) as one:
             await one.join(ME)
@@ -297,7 +302,7 @@ async def test_a_wrong_token_is_told_at_join_and_a_right_one_taken_from_the_file
 
 
 @pytest.mark.parametrize(
-    ("mode", "content", "said"), [(0o644, "t" * 20, "chmod 600"), (0o600, "", "cannot be read"), (0, None, "No such")]
+    ("mode", "content", "said"), [(0o644, "t" * 20, "chmod 600"), (0o600, "", "holds no token"), (0, None, "No such")]
 )
 async def test_a_token_file_that_others_can_read_or_nobody_is_refused(
     no_leaks: None, tmp_path: Path, mode: int, content: str | None, said: str

@@ -11,7 +11,8 @@ its list or raises when the server is gone, turns the outage of a helper into th
 
 C1  The list changes by signed lists of growing versions only. What does not fit is refused, and another registry tried.
 C2  `complete` (M7) holds while the list is fresh and settled: not before the first one, not when the registry was gone
-    for a lease, not while it says that members may be missing. Nobody makes a token on the word of an empty list.
+    for a lease, not while it says that members may be missing, nor before the version that the registry has signed for
+    a nonce of ours. Nobody makes a token on the word of an empty list, or of one that somebody plays back.
 C3  Every renewal carries all that the registry must know, so whoever lost it, has it again; and who finds itself
     missing in the list renews at once.
 C4  Times are durations. No time of day of another host is compared with ours, but to say that one of them is wrong.
@@ -31,9 +32,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen, Closed, Member
-from softmutex.urls import Url, split_address
+from softmutex.urls import Url, host_of, is_loopback, split_address
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.client import RegistryClient, Trouble
+from softmutex_adapters.registry.pins import Pins
 from softmutex_adapters.registry.reporter import Reporter
 
 if TYPE_CHECKING:
@@ -57,7 +59,9 @@ class RegistryMembership:
     """`registry+https://reg1:9430,reg2:9430/group?token_file=PATH&public_key=KEY&ca=FILE`
 
     `token_file` holds the bearer token, mode 0600. `public_key` is what the registry says when it starts: with it,
-    lists of nobody else are taken. `ca`: what its certificate is checked with, instead of the system's authorities.
+    lists of nobody else are taken; without, the first key that is met stands (`softmutex_adapters.registry.pins`).
+    `registry+http://` beyond this host wants `insecure=yes`: the token is read, and members are added, by whoever is on
+    the way. `ca`: what its certificate is checked with, instead of the system's authorities.
     `report=no`: the registry's page is told nothing of the mutexes here, not even their names.
     """
 
@@ -70,6 +74,7 @@ class RegistryMembership:
         public_key: str | None = None,
         ca: str | None = None,
         report: bool = True,
+        insecure: bool = False,
     ) -> None:
         if not registries:
             raise ConfigError("registry+http:// names no registry. Write registry+http://host:9430/group.")
@@ -83,9 +88,18 @@ class RegistryMembership:
                 public_key = wire.to_text(wire.from_text(public_key, 32))
             except ValueError as error:
                 raise ConfigError(f"public_key: {error}. Copy what the registry said at its start.") from None
+        in_plain = [base for base in registries if base.startswith("http://") and not is_loopback(host_of(base) or "")]
+        if in_plain and not insecure:
+            raise ConfigError(
+                f"registry+{in_plain[0]}: the token and the list would travel in plain text, and whoever is on the way "
+                "could use the one and change the other. Write registry+https:// (softmutex registry --cert --key), or "
+                "insecure=yes."
+            )
         self._registries = list(registries)
         self._group = group
-        self._secrets = {"token_file": token_file, "public_key": public_key, "ca": ca}
+        self._secrets: dict[str, Any] = {"token_file": token_file, "public_key": public_key, "ca": ca}
+        is_near = all(is_loopback(host_of(base) or "") for base in registries)
+        self._secrets |= {"pins": None if is_near else Pins.of_user(), "bases": self._registries}
         self._view = View()
         self._me: Member | None = None
         self._lease = ""
@@ -117,6 +131,7 @@ class RegistryMembership:
             parts.refuse(str(error))
         options: dict[str, Any] = {name: parts.text(name) for name in ("token_file", "public_key", "ca")}
         options["report"] = parts.flag("report", True)
+        options["insecure"] = parts.flag("insecure")
         parts.finish()
         bases = [f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}" for host, port in found]
         return cls(bases, group.removesuffix("/"), **options)
@@ -216,11 +231,13 @@ class RegistryMembership:
     def complete(self) -> bool:
         """C2."""
         is_in = self._me is None or (self._joined.is_set() and self._refused is None)
-        if not self._view.version or self._task is None or not is_in:
+        if not self._view.version or self._task is None or not is_in or self._client is None:
             return False
         now = self._task.get_loop().time()
         is_fresh = self._lost_at is None or now - self._lost_at < self._ttl_s
-        return is_fresh and now >= self._settles_at
+        if self._me is not None and now - self._client.fresh_at >= self._ttl_s:  # each renewal brings a proof
+            is_fresh = False
+        return is_fresh and now >= self._settles_at and self._view.version >= self._client.fresh
 
     def statistics(self) -> Mapping[str, int]:
         return {**self._counts, "members": len(self._view.members)}

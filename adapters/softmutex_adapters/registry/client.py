@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import secrets
 import ssl
-import stat
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+from softmutex.core.errors import ConfigError
+from softmutex.files import read_secret
 from softmutex.ports import Member
 from softmutex_adapters.registry import wire
+from softmutex_adapters.registry.pins import Pins
 
 if TYPE_CHECKING:
     import aiohttp
@@ -39,12 +41,27 @@ class Trouble(Exception):
 
 
 class RegistryClient:
-    """Made on the loop that uses it. `base` is http(s)://host:port of a registry."""
+    """Made on the loop that uses it. `base` is http(s)://host:port of a registry.
 
-    def __init__(self, group: str, *, token_file: str | None, public_key: str | None, ca: str | None) -> None:
+    `pins`: where keys are kept that were met first; None where they are not. `fresh`: the newest version that a
+    registry has signed for a nonce of this client, and when that was.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        token_file: str | None = None,
+        public_key: str | None = None,
+        ca: str | None = None,
+        pins: Pins | None = None,
+        bases: Sequence[str] = (),
+    ) -> None:
         import aiohttp  # here, since it costs more time than all the rest
 
-        self._group, self._token_file, self._pinned, self._ca = group, token_file, public_key, ca
+        self._group, self._token_file, self._given, self._ca = group, token_file, public_key, ca
+        self._pins, self._bases, self._first = pins, bases, ""
+        self.fresh, self.fresh_at = 0, 0.0
         self.clock_off_s = 0.0
         connector = aiohttp.TCPConnector(ssl=self._trusted(), keepalive_timeout=5.0)
         self._session = aiohttp.ClientSession(
@@ -100,11 +117,15 @@ class RegistryClient:
 
         url = f"{base}/v1/groups/{self._group}/{what}{lease}"
         patience = aiohttp.ClientTimeout(total=within_s, sock_connect=CONNECT_S)
+        headers = self._headers()
+        nonce = headers[wire.NONCE_HEADER] if method == "PUT" else ""
         with self._explained(base):
             async with self._session.request(
-                method, url, json=body, headers=self._headers(), timeout=patience, allow_redirects=False
+                method, url, json=body, headers=headers, timeout=patience, allow_redirects=False
             ) as answer:
                 await self._check(base, answer, "application/json")
+                if nonce:
+                    self._check_fresh(base, answer, nonce)
                 return await answer.json()
 
     async def follow(self, base: str, after: int, lease: str) -> AsyncGenerator[wire.MemberList | None, None]:
@@ -114,12 +135,13 @@ class RegistryClient:
         url = f"{base}/v1/groups/{self._group}/events"
         asked = {"after": str(after)} | ({"lease": lease} if lease else {})
         patience = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+        headers = self._headers()
         with self._explained(base):
             async with self._session.get(
-                url, params=asked, headers=self._headers(), timeout=patience, allow_redirects=False
+                url, params=asked, headers=headers, timeout=patience, allow_redirects=False
             ) as answer:
                 await self._check(base, answer, "text/event-stream")
-                public = self._key(base, answer)
+                public = self._check_fresh(base, answer, headers[wire.NONCE_HEADER])
                 events = wire.EventReader()
                 async for data in answer.content.iter_any():
                     for line, signature in events.feed(data):
@@ -130,21 +152,19 @@ class RegistryClient:
 
     def _headers(self) -> dict[str, str]:
         """The file is read each time: a new token needs no restart."""
+        headers = {wire.NONCE_HEADER: secrets.token_urlsafe(16)}
         if self._token_file is None:
-            return {}
+            return headers
         try:
-            mode = os.stat(self._token_file).st_mode
-            with open(self._token_file, encoding="ascii") as file:
-                token = file.read(4096).split()[-1]
-        except (OSError, UnicodeDecodeError, IndexError) as error:
-            why = f"the token file {self._token_file} cannot be read ({error or 'it is empty'}). Write the token there."
-            raise Trouble("token file", why, is_final=True) from None
-        if mode & 0o077:
-            why = (
-                f"others on this host can read the token file {self._token_file} ({stat.S_IMODE(mode):04o}): chmod 600"
+            token = (
+                read_secret(self._token_file, "token file", "Write the token there.", most=4096).decode().split()[-1]
             )
-            raise Trouble("token file", f"{why} {self._token_file}", is_final=True)
-        return {"Authorization": f"Bearer {token}"}
+        except ConfigError as error:
+            raise Trouble("token file", str(error), is_final=True) from None
+        except (UnicodeDecodeError, IndexError):
+            why = f"the token file {self._token_file} holds no token. Write it there."
+            raise Trouble("token file", why, is_final=True) from None
+        return headers | {"Authorization": f"Bearer {token}"}
 
     async def _check(self, base: str, answer: aiohttp.ClientResponse, kind: str) -> None:
         self._look_at_clock(answer)
@@ -171,14 +191,24 @@ class RegistryClient:
         why = f"{base} answers, but not as a registry of softmutex does ({what}). Is this its address?"
         return Trouble("nonsense", why, is_final=is_final)
 
-    def _key(self, base: str, answer: aiohttp.ClientResponse) -> str:
+    def _check_fresh(self, base: str, answer: aiohttp.ClientResponse, nonce: str) -> str:
+        """Whose answer this is, and that it is one to this very request. The first key that shows that, stays."""
         public = answer.headers.get(wire.KEY_HEADER, "")
-        if self._pinned is not None and public != self._pinned:
+        kept = self._pins.known(self._bases) if self._pins is not None and not (self._given or self._first) else None
+        expected = self._given or self._first or kept
+        if expected and public != expected:
+            where = "public_key" if self._given else "the first time"
             why = (
-                f"{base} signs with the key {public or '(none)'}, and public_key={self._pinned} is expected: it is "
-                "another registry, or its store was made anew. If that was you, give members the new key"
+                f"{base} signs with the key {public or '(none)'}, and {expected} is expected ({where}): it is another "
+                "registry, or it was set up anew. If that was you, give members the new key"
             )
-            raise Trouble("key", f"{why} ({base}/v1/key).", is_final=True)
+            kept_in = f", or remove its line from {self._pins.path}" if kept and self._pins is not None else ""
+            raise Trouble("key", f"{why} ({base}/v1/key){kept_in}.", is_final=True)
+        fresh = wire.read_fresh(public, self._group, nonce, answer.headers.get(wire.FRESH_HEADER, ""))
+        self.fresh, self.fresh_at = max(self.fresh, fresh), asyncio.get_running_loop().time()
+        if self._pins is not None and not (expected or self._first):
+            self._pins.learn(base, public)
+        self._first = self._first or public
         return public
 
     def _read(self, base: str, public: str, line: bytes, signature: str) -> wire.MemberList:

@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from softmutex.urls import host_of
+
 BUCKETS_MAX = 65_536
 HEADER_S = 10.0
 SWEEP_S = 5.0
@@ -60,13 +62,6 @@ class Hosts:
     def _is_own_name(self, origin: str) -> bool:
         """A proxy may have changed the header `Host`."""
         return host_of(origin) in self._names - {"localhost"}
-
-
-def host_of(url: str) -> str | None:
-    try:
-        return (urlsplit(url).hostname or "").rstrip(".") or None
-    except ValueError:
-        return None
 
 
 class Rates:

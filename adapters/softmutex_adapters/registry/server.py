@@ -200,7 +200,16 @@ class RegistryServer:
         refuse_banned(self.hub, parts["group"], member)
         async with asyncio.timeout(STORE_S):
             version = await self.hub.put(parts["group"], parts["lease"], member)
-        return web.json_response({"version": version, "ttl_s": self.hub.ttl_s})
+        headers = self._fresh(request, parts["group"])
+        return web.json_response({"version": version, "ttl_s": self.hub.ttl_s}, headers=headers)
+
+    def _fresh(self, request: web.BaseRequest, group: str) -> dict[str, str]:
+        """Who signs, and how new the list is at this moment, where somebody asks."""
+        headers = {wire.KEY_HEADER: self.hub.signer.public}
+        nonce = request.headers.get(wire.NONCE_HEADER, "")
+        if LEASE.fullmatch(nonce):
+            headers[wire.FRESH_HEADER] = self.hub.signer.fresh(group, nonce, self.hub.group(group).version)
+        return headers
 
     async def _drop(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
         async with asyncio.timeout(STORE_S):
@@ -210,7 +219,7 @@ class RegistryServer:
     async def _members(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
         after = read_after(request)
         version, told = await self.hub.line(parts["group"], after, read_wait(request, WAIT_MAX_S))
-        headers = {wire.KEY_HEADER: self.hub.signer.public, "ETag": f'"{version}"', "Cache-Control": "no-store"}
+        headers = {**self._fresh(request, parts["group"]), "ETag": f'"{version}"', "Cache-Control": "no-store"}
         if told is None:
             return web.Response(status=204, headers=headers)
         line, signature = told
@@ -228,7 +237,7 @@ class RegistryServer:
         await hub.check_not_set_back(group, after)
         response = web.StreamResponse(
             headers={
-                wire.KEY_HEADER: hub.signer.public,
+                **self._fresh(request, name),
                 "Content-Type": "text/event-stream",
                 "Cache-Control": "no-store",
                 "X-Accel-Buffering": "no",  # nginx would keep it until it is over

@@ -14,6 +14,9 @@ W3  `settling_s`: so long this list may still lack members that an earlier regis
 W4  `banned`, where it is there, is the whole list of those whom the members ignore; in a change, too.
 W5  An entry is known by its key, made from its lease. The lease itself is told to nobody: who knows it may end it.
 
+A list that was signed once is genuine for ever. So whoever asks sends a nonce, and is told, signed, at which version
+the group is at this very moment: `Softmutex-Fresh: VERSION SIGNATURE`. What it is shown must lead there.
+
 As a server-sent event both are `data` lines, the JSON first; as an answer the signature is in a header.
 """
 
@@ -34,12 +37,15 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SIGNED_AS = b"softmutex registry 1\n"
+FRESH_AS = b"softmutex registry fresh 1\n"
 SIGNATURE_HEADER = "Softmutex-Signature"
 KEY_HEADER = "Softmutex-Registry-Key"
+NONCE_HEADER = "Softmutex-Nonce"
+FRESH_HEADER = "Softmutex-Fresh"
 LIST_MAX = 32 << 20  # bytes of one list, at the client
 VERSION_MAX = 1 << 53  # beyond it a browser would round
 GROUP = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
-LEASE = r"[A-Za-z0-9_-]{16,64}"
+LEASE = NONCE = r"[A-Za-z0-9_-]{16,64}"
 ADDRESS = r"[!-~]{3,256}"
 WHO = r"[0-9a-f]{16}|[A-Za-z0-9_-]{43}"
 NAME_MAX = 128
@@ -161,18 +167,39 @@ class Signer:
     def sign(self, line: bytes) -> str:
         return to_text(self._key.sign(SIGNED_AS + line))
 
+    def fresh(self, group: str, nonce: str, version: int) -> str:
+        """`nonce` is what the one who asks has made for this request."""
+        return f"{version} {to_text(self._key.sign(fresh_text(group, nonce, version)))}"
+
     def sign_bare(self, what: bytes) -> bytes:
         """`what` begins with words of its own that say what it is."""
         return self._key.sign(what)
 
 
+def fresh_text(group: str, nonce: str, version: int) -> bytes:
+    return FRESH_AS + f"{group}\n{nonce}\n{version}".encode()
+
+
+def read_fresh(public: str, group: str, nonce: str, told: str) -> int:
+    """The version at which the group is; `Nonsense` where this key has not signed it for this very nonce."""
+    written, _, signature = told.partition(" ")
+    is_number = written.isascii() and written.isdecimal() and len(written) <= 16
+    if not is_number or not is_genuine(public, fresh_text(group, nonce, int(written)), signature):
+        raise Nonsense("an answer to another request, or from a registry that is older than this member")
+    return int(written)
+
+
 def is_signed_by(public: str, line: bytes, signature: str) -> bool:
+    return is_genuine(public, SIGNED_AS + line, signature)
+
+
+def is_genuine(public: str, what: bytes, signature: str) -> bool:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
         key = Ed25519PublicKey.from_public_bytes(from_text(public, 32))
-        key.verify(from_text(signature, 64), SIGNED_AS + line)
+        key.verify(from_text(signature, 64), what)
     except (ValueError, InvalidSignature):
         return False
     return True
