@@ -95,7 +95,10 @@ async def test_a_key_file_of_several_keys_seals_with_the_first_and_opens_with_al
     old, new = KEY, os.urandom(32)
     file = key_file(tmp_path, old, new)
     async with on_loopback(key=old) as here, over_udp(port_of(here), key=file) as there:
-        await until(lambda: here.peers() and there.peers())
+        await until(lambda: here.peers() and there.peers())  # sealed with the first, or `here` had understood nothing
+        async with over_udp(port_of(there), key=new) as newer:  # what it seals with the second is opened, and answered
+            await until(lambda: newer.statistics().dropped.get("unknown_key"))
+        assert not {"unknown_key", "forged"} & there.statistics().dropped.keys()
 
 
 async def test_the_key_is_changed_under_load_and_nothing_is_dropped(no_leaks: None, tmp_path: Path):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from softmutex.cli import main
-from softmutex.core.events import SECOND
-from softmutex.sim import Scenario, goals, goals_queue, goals_table, papers, simulate, subscribers
+from softmutex.core.events import SECOND, FactKind
+from softmutex.sim import Result, Scenario, goals, goals_queue, goals_table, papers, simulate, steady, subscribers
 from softmutex.sim.goals import AS_IT_IS, ROWS, VARIANTS, Trial, measure
 from softmutex.sim.goals_queue import SERVICE_S, mean_wait_s, wait_at_s, waited_at_most
 from softmutex.sim.papers_cells import FULL, QUICK, Effort, Verdict
@@ -31,12 +33,41 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the table of goals ----------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Result]:
+    """What was run, as it came out."""
+    results: list[Result] = []
+
+    def watched(*arguments: Any, **named: Any) -> Result:
+        results.append(simulate(*arguments, **named))
+        return results[-1]
+
+    for module in (goals, steady):
+        monkeypatch.setattr(module, "simulate", watched)
+    return results
+
+
+# row -> what must have happened in its run, or its figures say nothing
+HAPPENS: dict[str, Callable[[Result], bool]] = {
+    "recovery": lambda run: len(run.recoveries_ns) > 2,
+    "both": lambda run: len(run.recoveries_ns) > 1 and run.facts[FactKind.GENERATED] > 2,
+    "load": lambda run: run.acquisitions > 100 and run.busy > 0.5,
+    "loss": lambda run: run.acquisitions > 100 and run.scenario.loss == 0.01,
+    "rare": lambda run: 5 < run.acquisitions < 100,
+    "idle": lambda run: run.acquisitions == 0 and run.messages > 10,
+}
+
+
 @pytest.mark.parametrize("row", ROWS)
-def test_each_row_measures_as_many_numbers_as_it_names(row: str):
+def test_each_row_measures_what_it_names_in_a_run_in_which_it_happens(row: str, runs: list[Result]):
     length = {"load": 80.0, "idle": 300.0}.get(row, 200.0)
     values = measure(Trial(row, 5, AS_IT_IS, length))
-    assert len(values) == len(ROWS[row].figures)
-    assert all(value >= 0 for value in values)
+    for figure, value in zip(ROWS[row].figures, values, strict=True):
+        if "two hold" in figure.what:
+            assert 0 <= value < 50, figure
+        else:
+            assert 0 < value <= (100 if figure.unit == "%" else 99), figure
+    assert [HAPPENS[row](run) for run in runs] == [True]
 
 
 @pytest.mark.parametrize(("open_s", "counted"), [(0, [3]), (5, [3]), (50, [3, 50])])
