@@ -85,9 +85,13 @@ class Token(NamedTuple):
 
 
 class Started(NamedTuple):
-    """The node begins. A founder makes the first token at once; anybody else listens first."""
+    """The node begins. A founder makes the first token at once; anybody else listens first.
+
+    `hint`: a node that uses this mutex, or NOBODY where that is not known.
+    """
 
     founder: bool = False
+    hint: NodeId = NOBODY
 
 
 class Received(NamedTuple):

@@ -30,7 +30,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
-from softmutex.core.events import U64, Count, Duration, Token
+from softmutex.core.events import NOBODY, U64, Count, Duration, NodeId, Token
 
 Message: TypeAlias = tuple[Any, ...]  # a NamedTuple that has a number: here, or in the `messages` of an algorithm
 Flag: TypeAlias = Annotated[bool, "flag"]
@@ -96,7 +96,7 @@ class Withdraw(NamedTuple):
     nonce: U64
 
 
-# --- of the node as a whole (runtime/peers.py, runtime/status.py): kinds 48 to 63; machines never see them ------------
+# --- of the node as a whole (core/group, runtime/status.py): kinds 48 to 63; machines never see them ------------------
 
 
 class Hello(NamedTuple):
@@ -125,7 +125,7 @@ class Welcome(NamedTuple):
 
 
 class Ping(NamedTuple):
-    """Are you there? Sent on suspicion only."""
+    """Are you there? Sent on suspicion, and by a roll call. Answered on the way that it came."""
 
     nonce: U64
 
@@ -138,22 +138,72 @@ class Bye(NamedTuple):
     """I leave now, in good order."""
 
 
+class Relay(NamedTuple):
+    """Pass this frame on to `to`, unopened: its sender cannot reach it. To `to` itself: it is from its own sender."""
+
+    to: NodeId
+    frame: Annotated[bytes, "<=1270"]
+
+
+class Roster(NamedTuple):
+    """Whom do you know? Those whose ids are above `after`, in ascending order."""
+
+    after: NodeId
+
+
+class Entry(NamedTuple):
+    node: NodeId
+    address: Annotated[str, "<=128"]
+
+
+class RosterPage(NamedTuple):
+    """The members after `after`. Hints: each is greeted before it counts. Fewer than ROSTER_PAGE: that is all."""
+
+    after: NodeId
+    entries: Annotated[tuple[Entry, ...], "<=8"]
+
+
+ROSTER_PAGE: Final = 8
+
+
+class Forget(NamedTuple):
+    """An operator knows that `node` is gone for good. From who is no member only with the cookie of a `Challenge`."""
+
+    nonce: U64
+    cookie: U64
+    node: NodeId
+
+
+class Forgetting(IntEnum):
+    """What became of an operator's word."""
+
+    UNKNOWN = 0  # no member here
+    FORGOTTEN = 1
+    ALIVE = 2  # it was heard of seconds ago: it stays
+
+
+class Forgotten(NamedTuple):
+    nonce: U64
+    outcome: Forgetting
+
+
 class Standing(IntEnum):
     """What a node can say of a mutex."""
 
     UNKNOWN = 0  # never heard of it
-    ASKING = 1  # about to open it, and asking as well
-    KNOWN = 2  # has a machine for it
+    ASKING = 1  # `by` is about to open it, and asks who knows of it
+    KNOWN = 2  # `by` uses it
 
 
 class Describe(NamedTuple):
     """What is this mutex (the frame's), that I have no machine for? `founding`: I am about to make its first token."""
 
     founding: Flag
+    stage: U64 = 0  # of the asker's inquiry: the answer names it again, and counts for no other
 
 
 class Description(NamedTuple):
-    """How the sender's machine is set up. Empty where it has none."""
+    """What the sender knows of the mutex, and how its machine is set up. `algorithm` is empty where it has none."""
 
     standing: Standing
     algorithm: Annotated[str, "<=64"] = ""
@@ -164,6 +214,10 @@ class Description(NamedTuple):
     min_interval: Duration | None = None
     max_interval: Duration | None = None
     options: Annotated[str, "<=256"] = ""  # JSON, the algorithm's own switches
+    stage: U64 = 0  # of the question; 0: said unasked
+    by: NodeId = NOBODY  # who uses it, or asks for it: the sender, or somebody of whom it heard
+    members: Count = 0  # how many the sender knows,
+    digest: U64 = 0  # ... and who they are (`group.py`)
 
 
 class StatusRequest(NamedTuple):
@@ -204,6 +258,11 @@ OF_NODE: Final[dict[int, type[Message]]] = {
     55: Description,
     56: StatusRequest,
     57: StatusReply,
+    58: Relay,
+    59: Roster,
+    60: RosterPage,
+    61: Forget,
+    62: Forgotten,
 }
 
 
