@@ -17,7 +17,6 @@ An instance is accepted wherever a URL is. A package registers its own in `pypro
 from __future__ import annotations
 
 import difflib
-import logging
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cache
@@ -27,13 +26,13 @@ from softmutex.core import wire
 from softmutex.core.errors import ConfigError
 from softmutex.core.machine import Algorithm
 from softmutex.ports import Membership, Observer, Transport
+from softmutex.saying import log
+from softmutex.urls import without_secrets
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 P = TypeVar("P")
-
-log = logging.getLogger("softmutex")
 
 
 class Role(StrEnum):
@@ -112,7 +111,8 @@ def _by_url(role: Role, what: object) -> object:
     scheme, separator, _ = what.partition("://")
     if not separator:
         raise ConfigError(
-            f"{role}={what!r} is not a URL. Write scheme://..., with one of these schemes: {_names(role)}."
+            f"{role}={without_secrets(what)!r} is not a URL. Write scheme://..., with one of these schemes: "
+            f"{_names(role)}."
         )
     return load(role, scheme).from_url(what)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import re
 from contextlib import suppress
 from typing import NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -24,25 +25,34 @@ TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 FALSE_WORDS = frozenset({"0", "false", "no", "off"})
 
 
+def without_secrets(url: str) -> str:
+    """As it may be shown: a password behind a user's name, and one that is an option, is left out."""
+    before, mark, query = url.partition("?")
+    login, at, place = before.rpartition("@")
+    scheme, separator, login = login.partition("://" if "://" in login else ":")
+    user, colon, _ = login.partition(":")
+    before = f"{scheme}{separator}{user}{colon and ':***'}{at}{place}"
+    return before + mark + re.sub(r"\b(password|token|secret)=[^&]*", r"\1=***", query)
+
+
 class Url:
     """`scheme`, `place` (all between `://` and `?`, as written) and the options, each to be taken once."""
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.shown = without_secrets(url)
         self.scheme, separator, rest = url.partition("://")
         if not separator or not self.scheme:
-            raise ConfigError(f"{url!r} is not an adapter URL: it wants the form scheme://place?option=value.")
+            raise ConfigError(f"{self.shown!r} is not an adapter URL: it wants the form scheme://place?option=value.")
         self.place, _, query = rest.partition("?")
         try:
             pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-        except ValueError as error:
-            raise ConfigError(
-                f"{url!r}: the options after '?' want the form name=value&name=value ({error})."
-            ) from None
+        except ValueError:
+            raise ConfigError(f"{self.shown!r}: the options after '?' want the form name=value&name=value.") from None
         self._left = dict(pairs)
         self._taken: list[str] = []
         if len(self._left) != len(pairs):
-            raise ConfigError(f"{url!r}: an option stands there twice. Keep the one that you mean.")
+            raise ConfigError(f"{self.shown!r}: an option stands there twice. Keep the one that you mean.")
 
     def host_and_port(self, *, default_host: str = "127.0.0.1", default_port: int = 0) -> tuple[str, int]:
         """The place as `host:port`, either of which may be missing. A path behind it is an error."""
@@ -92,10 +102,12 @@ class Url:
         near = difflib.get_close_matches(unknown, self._taken, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         known = ", ".join(sorted(self._taken)) or "none"
-        raise ConfigError(f"{self.url!r}: there is no option {unknown!r}.{hint} Options of {self.scheme}://: {known}.")
+        raise ConfigError(
+            f"{self.shown!r}: there is no option {unknown!r}.{hint} Options of {self.scheme}://: {known}."
+        )
 
     def refuse(self, why: str) -> NoReturn:
-        raise ConfigError(f"{self.url!r}: {why}.")
+        raise ConfigError(f"{self.shown!r}: {why}.")
 
 
 def split_address(address: str, *, default_host: str = "", default_port: int | None = None) -> tuple[str, int]:

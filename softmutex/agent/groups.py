@@ -1,14 +1,22 @@
-"""Process groups: whether anybody of one is left, and how to end all of it."""
+"""Process groups: whether anybody of one is left, and how to end all of it.
+
+What it decides: a process that has become another user (sudo, a setuid program) cannot be ended from here, and it works
+on. So the mutex is held until it is gone. The naive way, to give up on whatever SIGKILL does not end, hands the mutex
+to the next one while the command still runs; only of what waits for a dead disk that is right, since it does nothing.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 
 KILL_PATIENCE_S = 2.0  # for what got SIGKILL to be gone; a process that waits for a dead disk never is
 SWEEP_EVERY_S = 0.02
+LOOK_EVERY_S = 0.2
 
 
 def is_gone(group: int) -> bool:
@@ -26,6 +34,35 @@ def is_gone(group: int) -> bool:
     )
 
 
+def is_out_of_reach(group: int) -> bool:
+    """Whether somebody is left whom we may not even signal."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    if not sys.platform.startswith("linux"):
+        return False
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        state, pgrp = state_and_group(pid)
+        if pgrp == group and state not in "XZ":
+            try:
+                os.kill(int(pid), 0)
+            except ProcessLookupError:
+                continue
+            except PermissionError:
+                return True
+    return False
+
+
+def out_of_reach(group: int) -> str:
+    return (
+        f"processes of group {group} have become another user's and cannot be ended from here: the mutex is held until "
+        "they are gone"
+    )
+
+
 def state_and_group(pid: str) -> tuple[str, int]:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
@@ -35,12 +72,16 @@ def state_and_group(pid: str) -> tuple[str, int]:
     return state, int(group)
 
 
-async def kill_group(group: int) -> None:
+async def kill_group(group: int, warn: Callable[[str], None]) -> None:
+    """Returns when it is gone, or does nothing any more."""
     import asyncio  # a job's own process does without
 
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
-    for _ in range(round(KILL_PATIENCE_S / SWEEP_EVERY_S)):
-        if is_gone(group):
+    patience = round(KILL_PATIENCE_S / SWEEP_EVERY_S)
+    for turn in count():
+        if is_gone(group) or (turn >= patience and not is_out_of_reach(group)):
             return
-        await asyncio.sleep(SWEEP_EVERY_S)
+        if turn == patience:
+            warn(out_of_reach(group))
+        await asyncio.sleep(SWEEP_EVERY_S if turn < patience else LOOK_EVERY_S)

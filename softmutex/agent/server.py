@@ -25,6 +25,7 @@ from softmutex.agent.place import Door, uid_of_peer
 from softmutex.agent.room import Rooms
 from softmutex.agent.session import Session, Wish
 from softmutex.runtime.config import SETTINGS, read_one
+from softmutex.urls import without_secrets
 
 log = logging.getLogger("softmutex")
 
@@ -109,7 +110,8 @@ class Server:
         mine = self._node.settings()
         for name in ("group", "membership"):
             if name in place and place[name] != mine[name]:
-                return f"is in the {name} {mine[name]!r}, and {place[name]!r} is wanted."
+                there, wanted = (without_secrets(str(one[name])) for one in (mine, place))
+                return f"is in the {name} {there!r}, and {wanted!r} is wanted."
         return ""
 
 

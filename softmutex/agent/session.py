@@ -15,6 +15,7 @@ G2  A job that is gone, however it went, holds nothing and waits for nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -30,6 +31,7 @@ from softmutex.agent.room import OnOverrun, Rooms
 from softmutex.agent.traced import below
 
 TAKE_PATIENCE_S = 5.0
+log = logging.getLogger("softmutex")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +234,7 @@ class Session:
             await self._watch_over(hold)
             self._hold = None
             if self._killed and self._group:
-                await kill_group(self._group)
+                await kill_group(self._group, log.warning)
 
     async def _watch_over(self, hold: Hold) -> None:
         over = asyncio.create_task(self._until(lambda: self._over))

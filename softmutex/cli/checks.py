@@ -20,6 +20,7 @@ from softmutex.ports import CannotOpen, Closed, Transport
 from softmutex.runtime import keys
 from softmutex.runtime.config import SETTINGS, Settings
 from softmutex.runtime.status import own_version
+from softmutex.urls import without_secrets
 
 ECHO_S = 1.0
 CLOCK_S = 1.0  # clocks that differ by more deserve a word; the algorithms bear hours
@@ -79,7 +80,7 @@ def check_settings(settings: Settings) -> Iterator[Finding]:
 
 def shown(settings: Settings, name: str) -> str:
     value = settings[name]
-    return "(hidden)" if isinstance(value, bytes) else str(value)
+    return "(hidden)" if isinstance(value, bytes) else without_secrets(str(value))
 
 
 def origin(settings: Settings, name: str) -> str:
@@ -97,7 +98,7 @@ def check_key(settings: Settings, found: Sequence[bytes]) -> Iterator[Finding]:
     if found and file is not None:
         yield ok("key", f"frames are sealed with {file}{more}, which only its owner can read")
     elif found:
-        yield ok("key", f"frames are sealed with the key that {settings['membership']} gives its members")
+        yield ok("key", f"frames are sealed with the key that {shown(settings, 'membership')} gives its members")
 
 
 async def check_transport(settings: Settings, has_key: bool, answers: Sequence[Answer]) -> list[Finding]:
@@ -118,7 +119,8 @@ def check_reach(settings: Settings, transport: Transport, has_key: bool) -> Iter
     if has_key:
         return
     if keys.stays_on_this_host(settings, transport):
-        yield ok("key", "no key, and none is needed: no other host reaches this node")
+        says = "no key: no other host reaches this node, and any user of this one can take part, or break the group"
+        yield warn("key", says, "Where others have accounts here: membership local://, or give all members a key_file.")
     elif settings["insecure"]:
         says = f"no key, and insecure: whoever reaches {transport.address} can take part, or break the group"
         yield warn("key", says, "Give all members the same key_file.")
@@ -159,7 +161,7 @@ async def check_address(settings: Settings, transport: Transport) -> list[Findin
 def check_members(settings: Settings, answers: Sequence[Answer]) -> Iterator[Finding]:
     told = [each for each in answers if each.document]
     if not answers:
-        says = f"{settings['membership']} shows no member"
+        says = f"{shown(settings, 'membership')} shows no member"
         alone = str(settings["membership"]).startswith(("local:", "memory:"))
         advice = "Does one run? With the same membership and group? Does the network let its messages pass?"
         yield ok("members", says) if alone else warn("members", says, advice)

@@ -36,6 +36,7 @@ from softmutex.cli.survey import Answer, Survey, nobody_answered
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.core.names import printable
 from softmutex.runtime.config import Settings
+from softmutex.urls import without_secrets
 
 NOT_STARTED = 69  # EX_UNAVAILABLE
 EVERY_S = 1.0
@@ -98,7 +99,7 @@ def picture_of(settings: Settings, answers: Sequence[Answer], only: str | None, 
     names = {mutex["name"] for _, document in told for mutex in document["mutexes"]}
     return {
         "group": settings["group"],
-        "membership": str(settings["membership"]),
+        "membership": without_secrets(str(settings["membership"])),
         "at": round(time.time(), 3),
         "unknown": unknown,
         "nodes": [picture_of_node(answer) for answer in answers],

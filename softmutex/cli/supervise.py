@@ -38,7 +38,7 @@ from enum import Enum, auto
 from types import FrameType
 from typing import TypeAlias
 
-from softmutex.agent.groups import KILL_PATIENCE_S, SWEEP_EVERY_S, is_gone
+from softmutex.agent.groups import KILL_PATIENCE_S, LOOK_EVERY_S, SWEEP_EVERY_S, is_gone, is_out_of_reach, out_of_reach
 from softmutex.agent.link import NOT_STARTED, Lines, Message, pack
 from softmutex.cli import command
 from softmutex.cli.terminal import STOPS, Terminal, stop_our_job
@@ -153,6 +153,7 @@ class Front:
         self._signalled = False  # one of ENDING was passed on, or we ended it ourselves
         self._insisted = False  # somebody does not want to wait for the hand-over, either; it goes on without us
         self._lost = False
+        self._is_helpless = False  # what is left of the group belongs to another user by now
         self._end_at = self._kill_at = self._give_up_at = self._call_at = self._alone_at = float("inf")
         self._selector = selectors.DefaultSelector()
         self._bell, self._rings = socket.socketpair()
@@ -204,7 +205,7 @@ class Front:
 
     def _wait_s(self) -> float | None:
         if self._state is State.SWEEPING:
-            return SWEEP_EVERY_S
+            return LOOK_EVERY_S if self._is_helpless else SWEEP_EVERY_S
         at = min(self._kill_at, self._call_at if self._state is State.WAITING else float("inf"))
         return None if at == float("inf") else max(0.0, at - time.monotonic())
 
@@ -317,6 +318,10 @@ class Front:
             self._leave(self._outcome)
 
     def _sweep(self, now: float) -> None:
+        if now >= self._give_up_at and is_out_of_reach(self._group):
+            self._job.warn(out_of_reach(self._group))
+            self._give_up_at, self._is_helpless = float("inf"), True
+            return
         if now >= self._give_up_at:
             self._job.warn(f"processes of group {self._group} do not even end on SIGKILL; not waiting for them")
         elif not is_gone(self._group):

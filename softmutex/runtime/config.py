@@ -25,6 +25,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from softmutex.core.errors import ConfigError
 from softmutex.files import whose
+from softmutex.urls import without_secrets
 
 PREFIX = "SOFTMUTEX_"
 # Variables of ours that are no settings: what a child of `softmutex run` is told, where the file and the agent are.
@@ -213,7 +214,7 @@ def read_one(setting: Setting, raw: Any, where: str) -> Any:
     try:
         return setting.read(raw)
     except (ValueError, TypeError) as error:
-        shown = raw if setting.name != "key" else "..."
+        shown = "..." if setting.name == "key" else without_secrets(raw) if isinstance(raw, str) else raw
         raise ConfigError(f"{setting.name}={shown!r} ({where}): {error}. It means: {setting.help}.") from None
 
 

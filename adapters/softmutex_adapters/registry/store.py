@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.ports import Member
+from softmutex.urls import without_secrets
 
 DEFAULT = "sqlite:softmutex-registry.db"
 INSTANCE_LIVES_S = 10.0  # a registry that does not `beat` for so long is dead to the others
@@ -95,7 +96,9 @@ def open_store(url: str) -> Store:
     """The store that `url` stands for, not yet opened."""
     scheme = url.partition(":")[0]
     if scheme not in STORES:
-        raise ConfigError(f"--store {url}: there is no store {scheme!r}. Write one of {', '.join(FORMS)}.")
+        raise ConfigError(
+            f"--store {without_secrets(url)}: there is no store {scheme!r}. Write one of {', '.join(FORMS)}."
+        )
     module, name, _ = STORES[scheme]
     found: Any = getattr(import_module(f"softmutex_adapters.registry.{module}"), name)
     return cast("Callable[[str], Store]", found.from_url)(url)
