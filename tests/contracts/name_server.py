@@ -17,7 +17,8 @@ def name_of(name: str) -> bytes:
 class NameServer:
     """`addresses`: name -> IP addresses; `services`: name -> (target, port). `works` False: it says nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._host, self.port = host, port
         self.addresses: dict[str, list[str]] = {}
         self.services: dict[str, list[tuple[str, int]]] = {}
         self.works = True
@@ -27,7 +28,7 @@ class NameServer:
     async def __aenter__(self) -> Self:
         server = self
         loop = asyncio.get_running_loop()
-        tcp = socket.create_server(("127.0.0.1", 0))
+        tcp = socket.create_server((self._host, self.port))
         self.port = tcp.getsockname()[1]
 
         class Udp(asyncio.DatagramProtocol):
@@ -39,7 +40,7 @@ class NameServer:
                 if server.works:
                     self.transport.sendto(server.answer(data, UDP_MAX), addr)  # type: ignore[attr-defined]
 
-        self._udp, _ = await loop.create_datagram_endpoint(Udp, local_addr=("127.0.0.1", self.port))
+        self._udp, _ = await loop.create_datagram_endpoint(Udp, local_addr=(self._host, self.port))
         self._tcp = await asyncio.start_server(self._serve, sock=tcp)
         return self
 

@@ -73,7 +73,7 @@ SlurmdParameters=config_overrides
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,bf_interval=1
 ReturnToService=2
-SlurmdTimeout=3
+SlurmdTimeout=60
 KillWait=2
 MinJobAge=300
 JobRequeue=1
