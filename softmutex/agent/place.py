@@ -1,6 +1,7 @@
 """Where the agent of a user listens, and who may talk to it: this user, and nobody else, not even root.
 
-    /tmp/softmutex-<uid>/agent.sock      the directory 0700 and ours, the socket 0600; or where SOFTMUTEX_AGENT says
+    /tmp/softmutex-<uid>/agent.sock      the directory 0700 and ours, the socket 0600; or where SOFTMUTEX_AGENT says;
+                                         `softmutex.meeting` tells where, if another user has taken that name
 
 What it decides: the place depends on the user alone, whatever XDG_RUNTIME_DIR and TMPDIR say, so that jobs of cron,
 services and shells find the same agent. Permissions are not enough: somebody else may have made that directory first.
@@ -21,6 +22,7 @@ from contextlib import suppress
 
 from softmutex.agent.link import LINE_MAX, Message, pack, read
 from softmutex.core.errors import SoftMutexError
+from softmutex.meeting import meeting_place
 
 VARIABLE = "SOFTMUTEX_AGENT"
 OFF = "off"
@@ -42,7 +44,7 @@ class Elsewhere(SoftMutexError):
 def path_of(environ: Mapping[str, str] = os.environ) -> str | None:
     """None where agents are not to be used."""
     said = environ.get(VARIABLE)
-    return None if said == OFF else said or f"/tmp/softmutex-{os.geteuid()}/agent.sock"
+    return None if said == OFF else said or f"{meeting_place()}/agent.sock"
 
 
 def call(path: str, want: Message) -> socket.socket:

@@ -14,12 +14,12 @@ What is in the directory, and how the dead are noticed: see `rundir`.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Self
 
 from softmutex.core.errors import ConfigError
+from softmutex.meeting import meeting_place
 from softmutex.ports import Closed, Member
 from softmutex.urls import Url
 from softmutex_adapters.memberships.rundir import POLL_S, RunDir, acquire, release
@@ -32,7 +32,8 @@ class LocalMembership:
     """`local://name?directory=/a/path/of/yours`
 
     Without `directory` it is /tmp/softmutex-<uid>, whatever TMPDIR and XDG_RUNTIME_DIR say: jobs of cron, services
-    and shells meet there. A service with a private /tmp needs `directory`, the same for all.
+    and shells meet there; where another user has taken that name, in the home (`softmutex.meeting`). A service with a
+    private /tmp needs `directory`, the same for all.
     """
 
     complete = True  # M7: `publish` comes before the first look, and the kernel tells who died
@@ -45,7 +46,7 @@ class LocalMembership:
                 "starts with no dot and no dash."
             )
         self._name = name
-        self._base = directory or f"/tmp/softmutex-{os.geteuid()}"
+        self._base = directory or meeting_place()
         self._rundir: RunDir | None = None
         self._mine = ""
         self._shown: tuple[Member, ...] | None = None
