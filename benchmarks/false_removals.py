@@ -191,13 +191,13 @@ async def removed(loss: float, suspicions: int, nodes: int = 40) -> tuple[int, i
     async with Node(transport=network.transport("n0"), membership=Listed(addresses), name="n0") as me:
         for other in others:
             await other.open()
-        peers, count, gone = me.life().peers, 0, 0
+        peers, count, gone = me.running().peers, 0, 0
         while count < suspicions:
             network.loss = 0.0
             while len(peers.members) < nodes:  # noqa: ASYNC110 virtual time: a second costs nothing
                 await asyncio.sleep(1.0)
             network.loss = loss
-            suspected = [id for id in peers.members if id != me.life().id]
+            suspected = [id for id in peers.members if id != me.running().id]
             for id in suspected:
                 peers.suspect(id)
             await asyncio.sleep(PROBING_S + 0.1)

@@ -8,8 +8,8 @@ What this thread calls in softmutex and its adapters is noted, in order, on four
     release   from the end of the body until the token is at the socket, for the other one waits
     parked    all of `async with mutex: pass` where the token is here and nobody else wants it
 
-A coroutine that is resumed is not called again. Of several rounds the shortest counts: now and then a timer falls into
-one. `--calls` prints every call; the README's sketch is its short form, and a test follows it along these stretches.
+A coroutine that is resumed is not called again. Nobody observes. Of several rounds the shortest counts: now and then a
+timer falls into one. `--calls` prints every call; the README's sketch is its short form.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import os
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -40,11 +41,12 @@ class Recorder:
         self.calls: list[str] = []
         self.to_socket = False  # ends by itself where something is sent
         self.from_socket = False  # begins anew where something comes in
-        self._frames: list[FrameType] = []  # kept, so that a coroutine that goes on is known again
+        self.has_sent = False
+        self._known: dict[int, FrameType] = {}  # kept, so that a coroutine that goes on is known again
 
     def begin(self, *, to_socket: bool = False, from_socket: bool = False) -> None:
-        self.calls, self._frames = [], []
-        self.to_socket, self.from_socket = to_socket, from_socket
+        self.calls = []
+        self.to_socket, self.from_socket, self.has_sent = to_socket, from_socket, False
         sys.setprofile(self._note)
 
     def end(self) -> list[str]:
@@ -54,12 +56,13 @@ class Recorder:
     def _note(self, frame: FrameType, event: str, what: Any) -> None:
         if not frame.f_code.co_filename.startswith(ROOMS):
             return
-        if event == "call" and not any(frame is known for known in self._frames):
+        if event == "call" and id(frame) not in self._known:
             if self.from_socket and frame.f_code.co_name == "_drain":
-                self.calls, self._frames = [], []
-            self._frames.append(frame)
+                self.calls = []
+            self._known[id(frame)] = frame
             self.calls.append(f"{frame.f_globals['__name__']}:{frame.f_code.co_qualname}")
         elif event == "c_call" and self.to_socket and what.__name__ in ("sendto", "sendmsg"):
+            self.has_sent = True
             sys.setprofile(None)
 
 
@@ -93,7 +96,7 @@ async def go(rounds: int) -> dict[str, list[str]]:
     with tempfile.TemporaryDirectory() as directory:
         membership = f"local://road?directory={directory}"
         partner = Partner(membership, rounds)
-        async with Node(transport="udp://127.0.0.1:0", membership=membership) as node:
+        async with Node(transport="udp://127.0.0.1:0", membership=membership, observers=[]) as node:
             mutex = node.mutex("road")
             partner.start()
             for _ in range(rounds):
@@ -122,16 +125,14 @@ async def one_round(mutex: SoftMutex, partner: Partner, recorder: Recorder) -> d
             stretches["up"] = recorder.end()
             received = sum(mutex.statistics().received.values())
             partner.may_ask.set()
-            while sum(mutex.statistics().received.values()) == received:
-                await asyncio.sleep(0.001)
+            await until(lambda: sum(mutex.statistics().received.values()) > received)
             await asyncio.sleep(0.01)
             recorder.begin(to_socket=True)
         stretches["release"] = recorder.end()
 
+    recorder.has_sent = False
     task = asyncio.create_task(use())
-    while not sum(mutex.statistics().sent.values()) or sys.getprofile() is not None:
-        await asyncio.sleep(0)
-    await asyncio.sleep(0.005)
+    await until(lambda: recorder.has_sent)
     stretches["down"] = recorder.end()
     recorder.begin(from_socket=True)
     partner.may_let_go.set()
@@ -140,9 +141,13 @@ async def one_round(mutex: SoftMutex, partner: Partner, recorder: Recorder) -> d
 
 
 async def there(event: threading.Event) -> None:
-    while not event.is_set():
-        await asyncio.sleep(0.001)
+    await until(event.is_set)
     event.clear()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 in another thread, or beneath
+        await asyncio.sleep(0.001)
 
 
 def summary(stretches: dict[str, list[str]]) -> dict[str, dict[str, int]]:
@@ -156,7 +161,9 @@ def counted(calls: list[str]) -> dict[str, int]:
         "calls": len(calls),
         "modules": len({name.partition(":")[0] for name in calls}),
         "outside the core": sum(".core." not in name for name in calls),
-        "modules outside the core": len({module for name in calls if ".core." not in (module := name.partition(":")[0])}),
+        "modules outside the core": len(
+            {module for name in calls if ".core." not in (module := name.partition(":")[0])}
+        ),
     }
 
 

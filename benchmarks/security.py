@@ -87,9 +87,9 @@ def give_papers(nodes: Sequence[Node]) -> None:
     """As `identity.load` would, with an authority that answers at once."""
     authority = Vouching(group=0, authority=b"", authority_group="lab", required=False, secret=bytes(range(1, 33)))
     for number, node in enumerate(nodes):
-        life = node.life()
+        running = node.running()
         vouching = Vouching(
-            group=life.group,
+            group=running.group,
             authority=authority.public,
             authority_group="lab",
             required=True,
@@ -97,7 +97,7 @@ def give_papers(nodes: Sequence[Node]) -> None:
         )
         now = int(time.time())
         vouching.adopt(issue(authority.prove, node.name[:64], vouching.public, "lab", now, now + 3600))
-        life.vouching = life.seal.vouching = vouching  # type: ignore[union-attr]
+        running.vouching = running.seal.vouching = vouching  # type: ignore[union-attr]
 
 
 async def measure_seal(rounds: int) -> Figures:
@@ -353,7 +353,7 @@ async def record_and_replay(hour_s: float) -> Figures:
 
 def replay(nodes: Sequence[Node], frames: Sequence[tuple[str, bytes]]) -> Figures:
     """To whom they were sent, at full speed, past the transport. What is opened, and what refused."""
-    seals = {node.address: node.life().seal for node in nodes}
+    seals = {node.address: node.running().seal for node in nodes}
     before = {address: dict(seal.refusals) for address, seal in seals.items()}
     accepted = greetings = 0
     began = time.perf_counter()

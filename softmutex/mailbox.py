@@ -33,7 +33,8 @@ class Mailbox:
         self._waiting.append(datagram)
         if len(self._waiting) >= 2 * self._limit:
             self._trim()  # in one piece now and then, which costs nothing a datagram
-        self._wake()
+        if self._reader is not None:
+            self._wake()
 
     async def receive(self) -> Sequence[Datagram]:
         while not self._waiting and not self._closed:
@@ -46,7 +47,8 @@ class Mailbox:
                 self._reader = None
         if self._closed:
             raise Closed("the transport is closed")
-        self._trim()
+        if len(self._waiting) > self._limit:
+            self._trim()
         batch, self._waiting = self._waiting, []
         return batch
 
@@ -57,9 +59,8 @@ class Mailbox:
 
     def _trim(self) -> None:
         surplus = len(self._waiting) - self._limit
-        if surplus > 0:
-            del self._waiting[:surplus]
-            self.dropped += surplus
+        del self._waiting[:surplus]
+        self.dropped += surplus
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():

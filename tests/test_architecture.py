@@ -237,11 +237,11 @@ def test_the_two_commands_of_the_readme_are_the_ones_that_ci_runs():
     assert re.search(r"^pytest ", tests, re.MULTILINE)
 
 
-def one_message_end_to_end(readme: str) -> list[str]:
+def one_acquisition_end_to_end(readme: str) -> list[str]:
     """The lines of the README's sketch: `udp receive    package.module:Class.method`, one a step."""
     lines = readme.splitlines()
-    start = next((number for number, line in enumerate(lines) if line.startswith("udp receive")), None)
-    assert start is not None, "README.md has no line that starts with 'udp receive': follow one message, end to end"
+    start = next((number for number, line in enumerate(lines) if line.startswith("ask  ")), None)
+    assert start is not None, "README.md has no line that starts with 'ask': follow one acquisition, down and up"
     end = next(number for number, line in enumerate(lines) if number > start and line.startswith("```"))
     return [line for line in lines[start:end] if line.strip()]
 
@@ -255,9 +255,11 @@ def resolve(name: str) -> object:
 
 
 @pytest.mark.house
-def test_the_readme_follows_one_message_along_names_that_exist():
-    steps = one_message_end_to_end((ROOT / "README.md").read_text())
-    assert len(steps) >= 5, "udp receive, node pump, core handle, effects, perform"
+def test_the_readme_follows_one_acquisition_along_names_that_exist():
+    steps = one_acquisition_end_to_end((ROOT / "README.md").read_text())
+    kinds = [step.partition("  ")[0] for step in steps if not step.startswith(" ")]
+    way = ["core handle", "effects", "perform"]
+    assert kinds == ["ask", "node", *way, "udp send", "udp receive", "node pump", *way]
     for step in steps:
         names = re.findall(r"softmutex\w*(?:\.\w+)*:[\w.]+", step)
         assert names, f"no 'package.module:name' in: {step}"

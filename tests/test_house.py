@@ -214,7 +214,7 @@ def test_no_test_knows_the_inside_of_what_it_tests():
 
 
 def glimpses_inside(source: str) -> Iterator[str]:
-    """Where a test reaches for what the product keeps to itself: a `_x` that is not of this file, a `.life()`."""
+    """Where a test reaches for what the product keeps to itself: a `_x` that is not of this file, a `.running()`."""
     tree = ast.parse(source)
     own = names_given(tree)
     of_product = {
@@ -230,7 +230,7 @@ def glimpses_inside(source: str) -> Iterator[str]:
             case ast.Attribute(attr=name) if is_private(name) and name not in OF_NAMED_TUPLES:
                 if ast.unparse(node) not in OF_OTHERS:
                     yield f"line {node.lineno}: {ast.unparse(node)}"
-            case ast.Call(func=ast.Attribute(attr="life")):
+            case ast.Call(func=ast.Attribute(attr="running")):
                 yield f"line {node.lineno}: {ast.unparse(node)}"
             case ast.Call(func=ast.Name(id="getattr" | "setattr" | "delattr") | ast.Attribute(attr="setattr")):
                 texts = [each.value for each in node.args if isinstance(each, ast.Constant)]
@@ -279,7 +279,7 @@ def is_private(name: str) -> bool:
 @pytest.mark.parametrize(
     "source",
     [
-        "node.life()",
+        "node.running()",
         "assert node._timers",
         "one.two(three)._four = 5",
         "from softmutex.core.wire import _kinds",

@@ -27,7 +27,7 @@ from softmutex.agent.session import Session, Wish
 from softmutex.runtime.config import SETTINGS, read_one
 from softmutex.urls import without_secrets
 
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.agent")
 
 WISH_PATIENCE_S = 5.0
 SESSIONS_MAX = 4096

@@ -107,12 +107,12 @@ class Session:
 
     # --- the job -----------------------------------------------------------------------------------------------------
 
-    def _tell(self, kind: str, **values: Any) -> None:
+    def _say(self, kind: str, **values: Any) -> None:
         with suppress(OSError):  # that the job is gone is noticed when reading
             self._link.send(pack(kind, **values))
 
     def _fail(self, code: int, error: str, why: str) -> None:
-        self._tell("failed", code=code, error=error, why=why)
+        self._say("failed", code=code, error=error, why=why)
 
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
@@ -173,7 +173,7 @@ class Session:
             joining.result()
             known = len(node.peers())
             others = f"{known} other{'' if known == 1 else 's'}"
-            self._tell("said", why=f"joined as {node.name}, {others} known; asking for {wish.name}")
+            self._say("said", why=f"joined as {node.name}, {others} known; asking for {wish.name}")
             while not self._over:
                 await self._ask()
                 await self._until(lambda: self._over or not self._asleep)
@@ -222,7 +222,7 @@ class Session:
             limit_s = max(0.001, limit_s - (time.monotonic() - self._began_at))
         async with self._turn_of(limit_s) as hold:
             self._turn += 1
-            self._tell("granted", turn=self._turn)
+            self._say("granted", turn=self._turn)
             with suppress(TimeoutError):
                 async with asyncio.timeout(TAKE_PATIENCE_S):
                     await self._until(lambda: self._taken == self._turn or self._over)
@@ -230,7 +230,7 @@ class Session:
                 self._asleep = True
                 return
             self._hold = hold
-            self._tell("go", **{**described(hold), "waited": time.monotonic() - self._began_at})
+            self._say("go", **{**described(hold), "waited": time.monotonic() - self._began_at})
             await self._watch_over(hold)
             self._hold = None
             if self._killed and self._group:
@@ -244,7 +244,7 @@ class Session:
             if lost.done() and not self._over:
                 reason = hold.lost_reason.value if hold.lost_reason else "unknown"
                 why = f"{hold.name} may be held by others, too, from now on ({reason})"
-                self._tell("lost", reason=reason, why=why)
+                self._say("lost", reason=reason, why=why)
                 await over
         finally:
             over.cancel()
@@ -253,7 +253,7 @@ class Session:
 
     def _on_overrun(self, hold: Hold) -> None:
         why = f"{hold.name} is held for longer than --max-hold allows"
-        self._tell("overrun", why=why, end=self._wish.on_overrun == "cancel")
+        self._say("overrun", why=why, end=self._wish.on_overrun == "cancel")
 
 
 def described(hold: Hold) -> dict[str, Any]:

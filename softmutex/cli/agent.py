@@ -25,7 +25,7 @@ def serve(link: socket.socket, wish: Wish, settings: Settings, log_level: int) -
     to_stderr = logging.StreamHandler()
     to_stderr.setFormatter(Printable("softmutex: %(message)s"))
     logging.basicConfig(handlers=[to_stderr], level=log_level)
-    logging.getLogger("softmutex").addFilter(is_news_to_the_user)
+    logging.getLogger("softmutex.hold").setLevel(logging.CRITICAL)  # for programmers; the front has its own words
     asyncio.run(attend(link, wish, settings))
 
 
@@ -34,11 +34,6 @@ class Printable(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the name that logging calls)
         return printable(super().formatMessage(record))
-
-
-def is_news_to_the_user(record: logging.LogRecord) -> bool:
-    """The library's words about lost and overlong holds are for programmers; the front has its own."""
-    return record.funcName not in ("_on_lost", "overrun")
 
 
 async def attend(link: socket.socket, wish: Wish, settings: Settings) -> None:

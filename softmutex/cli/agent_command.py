@@ -71,7 +71,7 @@ async def run(settings: Settings, path: str) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, serving.cancel)
-    logging.getLogger("softmutex").info("joined as %s; jobs ask at %s", node.name, door.path)
+    logging.getLogger("softmutex.agent").info("joined as %s; jobs ask at %s", node.name, door.path)
     tell_systemd("READY=1")
     with suppress(asyncio.CancelledError):
         await serving

@@ -13,99 +13,105 @@ A thread cannot be cancelled: where asyncio's hold would cancel its task, this o
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any
 
-from softmutex.core.errors import AcquireTimeout, ConfigError, HoldLost, SoftMutexError
-from softmutex.core.events import LostReason
+from softmutex.core.errors import HoldLost, SoftMutexError
+from softmutex.front import UNSET, Threads, Unset, limit_of
 from softmutex.runtime import background, nesting
 from softmutex.runtime.background import Background
 from softmutex.runtime.claim import Claim
-from softmutex.runtime.hold import Told
-from softmutex.runtime.mutex import UNSET, MutexBase, Unset, limit_of
-from softmutex.runtime.use import Use
+from softmutex.runtime.crossing import Crossing, Host, cross
+from softmutex.runtime.hold import refuse_in_child
+from softmutex.runtime.mutex import MutexBase
+from softmutex.runtime.node import RunningNode
 
-if TYPE_CHECKING:
-    from softmutex.runtime.node import Life
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.hold")
 
 
-class BlockingHold(Told):
+class ThreadSignal(threading.Event):
+    """`hold.lost` of a thread. In a forked child of the process that holds it, it is set: there nobody holds it."""
+
+    def __init__(self, hold: Claim) -> None:
+        super().__init__()
+        self._hold = hold
+
+    def is_set(self) -> bool:
+        return super().is_set() or not self._hold._crossing.node.is_mine()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set() or super().wait(timeout)
+
+
+class BlockingHold(Claim):
     """The right to run, for a thread: until the `with` is over or `release()` was called, by whichever thread."""
 
-    def __init__(self, use: Use, timeout_s: float | None, thread: Background | None) -> None:
-        self._use = use
-        self._claim = Claim(self, use.plan.policy, timeout_s)
-        self.name = use.plan.name
-        self.lost = threading.Event()
+    _bodies: list[Claim] | None = None  # of the thread that runs the body
+    _raise_afterwards: str | None = None
+    _over = False
+
+    def __init__(self, crossing: Crossing, timeout_s: float | None, thread: Background | None) -> None:
+        super().__init__(crossing, timeout_s)
+        self.lost: threading.Event = ThreadSignal(self)
         self._answered = threading.Event()
-        self._thread = thread
-        self._who: int | None = None
-        self._raise_afterwards: str | None = None
-        self._over = False
+        self._thread = thread  # that of the node of its own
 
     def __repr__(self) -> str:
-        state = "over" if self._over else f"lost: {self.lost_reason.value}" if self.lost_reason else "held"
+        state = self._state(self._over)
         return f"<sync.Hold of {self.name!r} on {self.node!r}, epoch {self.epoch}, hop {self.hop}, {state}>"
 
     def __enter__(self) -> BlockingHold:
-        if self._over:
-            raise SoftMutexError(f"this hold of the mutex {self.name!r} is over. Acquire it again.")
-        self._who = threading.get_ident()
-        nesting.enter(self._who, self)
+        self._enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.release()
+        if self._crossing.node.is_mine():
+            self.release()
         if error is None and self._raise_afterwards is not None:
             raise HoldLost(self._raise_afterwards)
 
+    def _enter(self) -> None:
+        """The body begins, in this thread, which must not ask again."""
+        if self._over:
+            raise SoftMutexError(f"this hold of the mutex {self.name!r} is over. Acquire it again.")
+        self._bodies = nesting.of_thread.holds
+        self._bodies.append(self)
+
     def release(self) -> None:
-        """Hands the mutex on. It may be called again, and raises nothing."""
+        """Hands the mutex on. It may be called again. `NodeClosed` in a forked child of the process that holds it."""
         if self._over:
             return
+        refuse_in_child(self)
         self._over = True
-        if self._who is not None:
-            nesting.leave(self._who, self)
-        try:
-            if self._use.life.is_mine():
-                self._use.release(self._claim)
-        except SoftMutexError as trouble:
-            log.warning("the mutex %r could not be handed on in good order: %s", self.name, trouble)
+        if self._bodies is not None and self in self._bodies:
+            self._bodies.remove(self)
+        self._crossing.give_back(self)
         if self._thread is not None:
-            leave(self._use.host, self._use.life, self._thread)
+            leave(self._crossing.host, self._crossing.node, self._thread)
 
     # --- news from the node's loop, on its thread -------------------------------------------------------------------
 
-    def _settled(self) -> None:
+    def _on_settled(self) -> None:
         self._answered.set()
 
-    def _lost(self, reason: LostReason) -> None:
-        if self._over or self.lost_reason is not None:
-            return
-        self.lost_reason = reason
-        reaction = self._claim.policy.on_lost
-        log.warning("%s %s", self._describe_loss(False), "" if callable(reaction) else "The body goes on.")
-        self._react(reaction, overran=False)
+    def _on_lost(self) -> None:
+        if not self._over:
+            self._react(self._policy.on_lost, overran=False)
         self.lost.set()
 
-    def _overran(self) -> None:
-        self._react(self._claim.policy.on_overrun, overran=True)
+    def _on_overrun(self) -> None:
+        if not self._over:
+            self._react(self._policy.on_overrun, overran=True)
 
     def _react(self, reaction: str | Callable[..., Any], overran: bool) -> None:
         if reaction == "cancel":
-            self._raise_afterwards = self._describe_loss(overran)
+            self._raise_afterwards = self._why_cancelled(overran)
         elif callable(reaction):
             # Not on this thread: it is the node's, and what the application does there would make the node deaf.
             threading.Thread(target=self._call, args=(reaction,), name="softmutex reaction", daemon=True).start()
@@ -119,132 +125,80 @@ class BlockingHold(Told):
             log.exception("a reaction of the application to its hold of %r failed", self.name)
 
 
-class BlockingMutex(MutexBase):
+class BlockingMutex(MutexBase, Threads[BlockingHold]):
     """What `sync.SoftMutex` and plain functions under `guard` have in common."""
 
-    def __init__(self, name: str, host: Any, keywords: Any) -> None:
-        super().__init__(name, host, keywords)
-        self._entered: dict[int, list[BlockingHold]] = {}
+    def __init__(self, name: str, host: Host, keywords: Mapping[str, Any]) -> None:
+        MutexBase.__init__(self, name, host, keywords)
+        Threads.__init__(self)
 
-    def __enter__(self) -> BlockingHold:
-        hold = self._acquire(UNSET).__enter__()
-        self._entered.setdefault(threading.get_ident(), []).append(hold)
-        return hold
+    def acquire(self, timeout: float | Unset | None = UNSET) -> BlockingHold:
+        """A hold without a `with`: it lasts until its `release()`, by whichever thread.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        who = threading.get_ident()
-        holds = self._entered[who]
-        hold = holds.pop()
-        if not holds:
-            del self._entered[who]
-        hold.__exit__(kind, error, traceback)
-
-    def hold(self, timeout: float | Unset | None = UNSET) -> BlockingHolding:
-        """`with mutex.hold(timeout=30) as hold`. None: wait for ever; 0: try; not given: as the mutex is set."""
-        return BlockingHolding(self, timeout)
-
-    def try_acquire(self) -> BlockingHold | None:
-        """A hold where nobody has it now, else None: `if hold := mutex.try_acquire(): with hold: ...`"""
-        try:
-            return self._acquire(0)
-        except AcquireTimeout:
-            return None
-
-    def guard(self, timeout: float | Unset | None = UNSET) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Decorates a plain function, which then runs only while the mutex is held."""
-
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-                raise ConfigError(f"guard: {function.__qualname__} is a generator, whose body runs after the call.")
-            if inspect.iscoroutinefunction(function):
-                raise ConfigError(f"guard: {function.__qualname__} is a coroutine function: use softmutex.SoftMutex.")
-
-            @functools.wraps(function)
-            def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-                with self.hold(timeout):
-                    return function(*args, **kwargs)
-
-            return guarded
-
-        return decorate
-
-    # --- how it is done ---------------------------------------------------------------------------------------------
-
-    def _acquire(self, timeout: float | Unset | None) -> BlockingHold:
-        wanted = self._plan()
-        limit_s = limit_of(timeout, wanted)
-        thread: Background | None = None
+        `AcquireTimeout`, `Isolated` (`when_isolated="raise"`) or `NodeClosed` where it is not granted.
+        """
         if self._host.lends_for_a_while:
-            thread = background.acquire()
-            try:
-                life = thread.wait(self._host.lend_within(self.name, limit_s))
-            except BaseException:
-                background.release(thread)
-                raise
-        else:
-            life = self._host.life()
-            refuse_own_loop(life, self.name)
-        use = Use(self._host, life, wanted, None)
+            return self._acquire_on_a_node_of_its_own(timeout)
+        crossing = self._crossing
+        if crossing is None or not crossing.node.is_open:
+            crossing = self._cross(None)
+        refuse_own_loop(crossing.node, self.name)
+        return wait_for(BlockingHold(crossing, limit_of(timeout, crossing.plan.policy.timeout_s), None))
+
+    def _acquire_on_a_node_of_its_own(self, timeout: float | Unset | None) -> BlockingHold:
+        wanted = self._plan()
+        limit_s = limit_of(timeout, wanted.policy.timeout_s)
+        thread = background.acquire()
         try:
-            return self._wait(BlockingHold(use, limit_s, thread), use, limit_s)
+            node = thread.wait(self._host.lend_within(self.name, limit_s))
         except BaseException:
-            if thread is not None:
-                leave(self._host, life, thread)
+            background.release(thread)
             raise
-
-    def _wait(self, hold: BlockingHold, use: Use, timeout_s: float | None) -> BlockingHold:
-        nesting.check(threading.get_ident(), "thread", use, timeout_s)
-        claim = hold._claim
-        use.tell_waiting(claim)
-        use.ask(claim)
         try:
-            hold._answered.wait()
-        except BaseException:  # KeyboardInterrupt
-            use.tell_waited(claim, "cancelled")
-            use.withdraw(claim)
+            return wait_for(BlockingHold(cross(self._host, node, wanted, None), limit_s, thread))
+        except BaseException:
+            leave(self._host, node, thread)
             raise
-        use.tell_waited(claim)
-        if claim.error is not None:
-            raise claim.error
-        return hold
 
 
-class BlockingHolding:
-    """`with mutex.hold(timeout=30)`: acquires when it is entered."""
+def wait_for(hold: BlockingHold) -> BlockingHold:
+    """Asks, and waits for what comes of it."""
+    crossing = hold._crossing
+    if nesting.of_thread.holds:
+        nesting.check(nesting.of_thread.holds, "thread", crossing, hold._timeout_s)
+    observers = crossing.node.observers
+    if observers.look():
+        crossing.notice_wait(hold)
+    crossing.ask(hold)
+    try:
+        hold._answered.wait()
+    except BaseException:  # KeyboardInterrupt
+        if observers.awake:
+            crossing.notice_end_of_wait(hold, "cancelled")
+        crossing.withdraw(hold)
+        raise
+    if observers.awake:
+        crossing.notice_end_of_wait(hold)
+    if hold._error is not None:
+        raise hold._error
+    return hold
 
-    def __init__(self, mutex: BlockingMutex, timeout: float | Unset | None) -> None:
-        self._mutex = mutex
-        self._timeout = timeout
-        self._holds: list[BlockingHold] = []
 
-    def __enter__(self) -> BlockingHold:
-        hold = self._mutex._acquire(self._timeout).__enter__()
-        self._holds.append(hold)
-        return hold
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._holds.pop().__exit__(kind, error, traceback)
-
-
-def refuse_own_loop(life: Life, name: str) -> None:
+def refuse_own_loop(node: RunningNode, name: str) -> None:
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:
         return
-    if running is life.loop:
+    if running is node.loop:
         raise SoftMutexError(
             f"the mutex {name!r} would be waited for on the very loop that its node lives on, which could not answer. "
             "Call it in a thread (await asyncio.to_thread(...)), make the function async, or use Node(thread=True)."
         )
 
 
-def leave(host: Any, life: Life, thread: Background) -> None:
+def leave(host: Host, node: RunningNode, thread: Background) -> None:
     """The node of its own leaves in good order, and takes the thread along where nobody else uses it."""
-    if not life.is_mine():
+    if not node.is_mine():
         return
     try:
         thread.wait(host.take_back())

@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-_count = 0
+
+class Process:
+    """This one."""
+
+    generation = 0  # of forks: what was made in another generation belongs to a parent
+
+
+here = Process()
 _afterwards: list[Callable[[], None]] = []
-
-
-def count() -> int:
-    return _count
 
 
 def in_child(call: Callable[[], None]) -> None:
@@ -23,8 +26,7 @@ def in_child(call: Callable[[], None]) -> None:
 
 
 def _forked() -> None:
-    global _count
-    _count += 1
+    here.generation += 1
     for call in _afterwards:
         call()
 

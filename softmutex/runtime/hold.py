@@ -18,124 +18,75 @@ import inspect
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-from softmutex.core.errors import HoldLost, SoftMutexError
-from softmutex.core.events import SECOND, LostReason, to_seconds
+from softmutex.core.errors import HoldLost, NodeClosed, SoftMutexError
 from softmutex.runtime import nesting
 from softmutex.runtime.claim import Claim
 
-if TYPE_CHECKING:
-    from softmutex.runtime.use import Use
-
-log = logging.getLogger("softmutex")
-
-
-class Told:
-    """What both kinds of holds have in common. Filled in by the grant; the numbers never change afterwards."""
-
-    _claim: Claim
-    _use: Use
-    name: str
-    lost_reason: LostReason | None = None
-
-    @property
-    def node(self) -> str:
-        """The name of the node that it is held on."""
-        return self._use.life.name
-
-    @property
-    def epoch(self) -> int:
-        """The generation of the token. It orders holds of different generations; it is not a fence."""
-        return self._claim.grant.epoch
-
-    @property
-    def hop(self) -> int:
-        """How often the token had been passed on: with `epoch`, it grows from hold to hold."""
-        return self._claim.grant.hop
-
-    @property
-    def waited(self) -> float:
-        """Seconds from asking to the grant."""
-        return (self._claim.granted_at - self._claim.asked_at) / SECOND
-
-    @property
-    def deadline(self) -> float | None:
-        """When max_hold is over, by the clock of the loop (`time.monotonic()`), or None. `touch()` moves it."""
-        claim = self._claim
-        if claim.deadline is None:
-            return None
-        life = self._use.life
-        return life.loop.time() + (claim.deadline - life.now()) / SECOND
-
-    @property
-    def peers(self) -> int:
-        """How many other nodes were known at the grant. 0: nobody else could have held it, or it was not known."""
-        return self._claim.peers
-
-    def touch(self) -> None:
-        """There is progress: max_hold begins anew."""
-        claim = self._claim
-        if claim.deadline is not None and claim.policy.max_hold is not None:
-            claim.deadline = self._use.life.now() + claim.policy.max_hold
-
-    def _describe_loss(self, overran: bool) -> str:
-        if overran:
-            limit = to_seconds(self._claim.policy.max_hold or 0)
-            return f"the mutex {self.name!r} was held longer than max_hold={limit:g} s without touch()."
-        why = self.lost_reason.value if self.lost_reason else "unknown"
-        return f"the hold of the mutex {self.name!r} is no longer the only one for sure ({why})."
+log = logging.getLogger("softmutex.hold")
 
 
 class Signal(asyncio.Event):
     """Set on the loop of a node that may live in another thread: `is_set` sees it at once, even while this loop is
     blocked, and `wait` as soon as the loop has its turn."""
 
-    raised = False
+    def __init__(self, hold: Claim) -> None:
+        super().__init__()
+        self._hold = hold
 
     def is_set(self) -> bool:
-        return self.raised or super().is_set()
+        return self._hold.lost_reason is not None or super().is_set()
+
+    async def wait(self) -> Literal[True]:
+        return True if self.is_set() else await super().wait()
 
 
-class Hold(Told):
+class Hold(Claim):
     """The right to run, until the `async with` is over or `release()` was awaited."""
 
-    def __init__(self, use: Use, timeout_s: float | None) -> None:
-        self._use = use
-        self._claim = Claim(self, use.plan.policy, timeout_s)
-        self.name = use.plan.name
-        self.lost: Signal = Signal()
-        self._granted: asyncio.Future[None] | None = None  # while it is waited for
-        self._task: asyncio.Task[Any] | None = None  # the one that runs the body
-        self._cancels_before = 0
-        self._cancelled_because: str | None = None
-        self._over = False
+    _granted: asyncio.Future[None] | None = None  # while it is waited for
+    _signal: Signal | None = None  # once somebody looks at `lost`
+    _task: asyncio.Task[Any] | None = None  # the one that runs the body
+    _cancels_before = 0
+    _cancelled_because: str | None = None
+    _over = False
 
     def __repr__(self) -> str:
-        state = "over" if self._over else f"lost: {self.lost_reason.value}" if self.lost_reason else "held"
+        state = self._state(self._over)
         return f"<Hold of {self.name!r} on {self.node!r}, epoch {self.epoch}, hop {self.hop}, {state}>"
 
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set as soon as it is known that this hold may not be the only one: `lost_reason` says why."""
+        if self._signal is None:
+            self._signal = Signal(self)
+        return self._signal
+
     async def __aenter__(self) -> Hold:
-        self._enter(asyncio.current_task())
+        self._enter()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        because = self._cancelled_because
-        self._leave()
-        await self._use.give_back(self._claim, error)
+        because, crossing = self._cancelled_because, self._crossing
+        if not self._over:
+            self._leave()
+            crossing.give_back(self)
+            if crossing.host.lends_for_a_while:
+                await crossing.come_back(error)
         if because is None or self._task is None:
             return
         cancelled_by_others = self._task.uncancel() > self._cancels_before
         if not cancelled_by_others and (error is None or isinstance(error, asyncio.CancelledError)):
             raise HoldLost(because) from error
 
-    def _enter(self, task: asyncio.Task[Any] | None) -> None:
+    def _enter(self) -> None:
         """The body begins, in this task: from now on it can be cancelled, and must not ask again."""
         if self._over:
             raise SoftMutexError(f"this hold of the mutex {self.name!r} is over. Acquire it again.")
-        self._task = task
+        self._task = task = asyncio.current_task()
         if task is not None:
             self._cancels_before = task.cancelling()
             nesting.enter(task, self)
@@ -147,21 +98,27 @@ class Hold(Told):
 
     async def release(self) -> None:
         """Hands the mutex on. The hand-off survives the cancellation of the caller, and it may be called again."""
-        self._leave()
-        await self._use.give_back(self._claim, None)
+        if not self._over:
+            refuse_in_child(self)
+            self._leave()
+            self._crossing.give_back(self)
+            await self._crossing.come_back(None)
 
     # --- news from the node's loop (claim.py) -----------------------------------------------------------------------
 
-    def _settled(self) -> None:
-        if self._granted is not None:
-            self._use.to_application(self._wake)
+    def _on_settled(self) -> None:
+        if self._granted is None:  # at once: nobody waits
+            return
+        if self._crossing.is_near:
+            self._wake()
+        else:
+            self._crossing.to_application(self._wake)
 
-    def _lost(self, reason: LostReason) -> None:
-        self.lost.raised = True
-        self._use.to_application(self._on_lost, reason)
+    def _on_lost(self) -> None:
+        self._crossing.to_application(self._react_to_loss)
 
-    def _overran(self) -> None:
-        self._use.to_application(self._on_overrun)
+    def _on_overrun(self) -> None:
+        self._crossing.to_application(self._react, self._policy.on_overrun, True)
 
     # --- the same, on the application's loop ------------------------------------------------------------------------
 
@@ -169,31 +126,19 @@ class Hold(Told):
         if self._granted is not None and not self._granted.done():
             self._granted.set_result(None)
 
-    def _on_lost(self, reason: LostReason) -> None:
-        if self._over or self.lost_reason is not None:
-            return
-        self.lost_reason = reason
+    def _react_to_loss(self) -> None:
         self.lost.set()
-        reaction = self._claim.policy.on_lost
-        log.warning("%s %s", self._describe_loss(False), "The body goes on." if reaction == "continue" else "")
-        if reaction == "cancel":
-            self._cancel(overran=False)
-        elif callable(reaction):
-            self._call(reaction)
+        self._react(self._policy.on_lost, False)
 
-    def _on_overrun(self) -> None:
-        reaction = self._claim.policy.on_overrun
+    def _react(self, reaction: str | Callable[..., Any], overran: bool) -> None:
         if self._over:
             return
         if reaction == "cancel":
-            self._cancel(overran=True)
+            if self._task is not None and self._cancelled_because is None:
+                self._cancelled_because = self._why_cancelled(overran)
+                self._task.cancel(self._cancelled_because)
         elif callable(reaction):
             self._call(reaction)
-
-    def _cancel(self, overran: bool) -> None:
-        if self._task is not None and self._cancelled_because is None:
-            self._cancelled_because = self._describe_loss(overran)
-            self._task.cancel(self._cancelled_because)
 
     def _call(self, reaction: Callable[[Hold], Any]) -> None:
         try:
@@ -202,4 +147,13 @@ class Hold(Told):
             log.exception("a reaction of the application to its hold of %r failed", self.name)
             return
         if inspect.isawaitable(result):
-            self._use.look_after(result)
+            self._crossing.look_after(result)
+
+
+def refuse_in_child(hold: Claim) -> None:
+    """A parent's hold in a forked child is not the child's to release."""
+    if not hold._crossing.node.is_mine():
+        raise NodeClosed(
+            f"this hold of the mutex {hold.name!r} belongs to the parent of this forked process, which still has it: "
+            "only the parent can release it. Acquire one of its own here."
+        )

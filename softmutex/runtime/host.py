@@ -21,7 +21,7 @@ from softmutex.runtime.config import Settings, resolve, with_places
 from softmutex.runtime.statistics import MutexStatistics
 
 if TYPE_CHECKING:
-    from softmutex.runtime.node import Life
+    from softmutex.runtime.node import RunningNode
     from softmutex.runtime.public import Node
 
 
@@ -49,14 +49,14 @@ class OneShot:
             self._settings = with_places(resolve(self._keywords, file=self._config))
         return self._settings
 
-    def life(self) -> Life:
+    def running(self) -> RunningNode:
         shared = self._shared.get(asyncio.get_running_loop())
         if shared is None or shared.node is None:
             raise NodeClosed("the mutex is not in use: its node joins when it is entered.")
-        return shared.node.life()
+        return shared.node.running()
 
-    async def lend_within(self, mutex: str, limit_s: float | None) -> Life:
-        """The life of the node of its own, which joins first. That takes its time out of what the caller allowed."""
+    async def lend_within(self, mutex: str, limit_s: float | None) -> RunningNode:
+        """The node of its own, which joins first. That takes its time out of what the caller allowed."""
         try:
             async with asyncio.timeout(limit_s or None):
                 return await self._lend()
@@ -66,7 +66,7 @@ class OneShot:
                 "See `softmutex doctor`."
             ) from error
 
-    async def _lend(self) -> Life:
+    async def _lend(self) -> RunningNode:
         from softmutex.runtime.public import Node
 
         shared = self._shared.setdefault(asyncio.get_running_loop(), Shared())
@@ -77,7 +77,7 @@ class OneShot:
                     node = Node._of(self.settings())
                     await node.open()
                     shared.node = node
-                return shared.node.life()
+                return shared.node.running()
         except BaseException:
             shared.users -= 1
             self._forget(shared)

@@ -41,13 +41,14 @@ from softmutex.core.errors import ConfigError
 from softmutex.core.events import NodeId
 from softmutex.core.messages import Commit, Hello, Message, Offer, Pong, Welcome
 from softmutex.core.wire import Frame
-from softmutex.ports import CannotOpen
-from softmutex.runtime.sealing import Unsealed, read_keys
+from softmutex.ports import CannotOpen, Membership
+from softmutex.runtime.config import Settings
+from softmutex.runtime.sealing import Seal, Unsealed, read_keys
 
 if TYPE_CHECKING:
-    from softmutex.runtime.node import Life
+    from softmutex.core.chance import Rng
 
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.keys")
 
 CERTIFIED_AS = b"softmutex certificate 1\n"
 REQUESTED_AS = b"softmutex certificate request 1\n"
@@ -238,11 +239,19 @@ def untimely(certificate: Certificate, now_s: float) -> str:
 # --- a node's own certificate -----------------------------------------------------------------------------------------
 
 
+class NodeForPapers(Protocol):
+    """What is asked of the node. Nothing else of it is touched."""
+
+    rng: Rng
+
+    def warn(self, what: str, message: str, *, once: str = "") -> None: ...
+
+
 class Papers:
     """Keeps the certificate of a node fresh. The last one is kept beside the identity, for the next start."""
 
-    def __init__(self, life: Life, vouching: Vouching, authority: Authority, file: Path, name: str) -> None:
-        self._life, self._vouching, self._authority, self._name = life, vouching, authority, name
+    def __init__(self, node: NodeForPapers, vouching: Vouching, authority: Authority, file: Path, name: str) -> None:
+        self._node, self._vouching, self._authority, self._name = node, vouching, authority, name
         self._kept = file.with_name(file.name + ".certificate")
         self._half_s = 0.0  # of the certificate's time
         self._first = asyncio.Event()
@@ -277,10 +286,10 @@ class Papers:
             await asyncio.sleep(max(0.0, pause_s))
             try:
                 await self._renew()
-                pause_s, failures = self._half_s * (0.9 + 0.1 * self._life.rng.random()), 0
+                pause_s, failures = self._half_s * (0.9 + 0.1 * self._node.rng.random()), 0
             except (CannotOpen, ValueError) as error:
                 self._complain(str(error))
-                pause_s = min(AGAIN_MAX_S, AGAIN_S * 2 ** min(failures, 10)) * (0.75 + 0.5 * self._life.rng.random())
+                pause_s = min(AGAIN_MAX_S, AGAIN_S * 2 ** min(failures, 10)) * (0.75 + 0.5 * self._node.rng.random())
                 failures += 1
 
     async def _renew(self) -> None:
@@ -291,7 +300,7 @@ class Papers:
         off_s = certificate.not_before - self._vouching.wall_s()
         if abs(off_s) > CLOCK_SLACK_S:
             way = "behind" if off_s > 0 else "ahead of"
-            self._life.tell(
+            self._node.warn(
                 "clock",
                 f"the clock of this host is {abs(off_s) / 3600:.1f} hours {way} the one of the authority: it and the "
                 "others refuse each other's certificates. Set it by NTP.",
@@ -317,21 +326,42 @@ class Papers:
             )
         else:
             state = "There is none, and members that require identities do not take this node in"
-        self._life.tell(
+        self._node.warn(
             "certificate", f"no certificate: {why} {state}. It is asked for again.", once=f"certificate {why}"
         )
 
 
-def load(life: Life) -> tuple[Vouching, Papers | None]:
+class NodeForIdentity(NodeForPapers, Protocol):
+    name: str
+    group: int
+    settings: Settings
+    membership: Membership
+    seal: Seal
+
+
+class Identity:
+    """Whom a node believes, and what it signs with."""
+
+    def __init__(self, vouching: Vouching, papers: Papers | None, own_authority: Membership | None) -> None:
+        self.vouching = vouching
+        self.papers = papers  # its own, where it has some
+        self._own_authority = own_authority  # where that is not the membership
+
+    async def aclose(self) -> None:
+        if self._own_authority is not None:
+            await self._own_authority.aclose()
+
+
+def load(node: NodeForIdentity) -> Identity:
     """What the settings say of identities."""
-    settings = life.settings
+    settings = node.settings
     file, required = settings["identity"], settings["require_identity"]
-    if isinstance(life.seal, Unsealed):
+    if isinstance(node.seal, Unsealed):
         raise ConfigError(
             "identities want a group key: frames that are not sealed are not signed. Set SOFTMUTEX_KEY_FILE."
         )
     url = settings["authority"]
-    authority: Any = life.membership if url is None else plugins.membership(url)
+    authority: Any = node.membership if url is None else plugins.membership(url)
     public_key = getattr(authority, "public_key", None)
     if not hasattr(authority, "certify") or public_key is None:
         raise ConfigError(
@@ -339,16 +369,15 @@ def load(life: Life) -> tuple[Vouching, Papers | None]:
             "which the registry said at its start; or that as membership."
         )
     vouching = Vouching(
-        group=life.group,
+        group=node.group,
         authority=public_key,
         authority_group=authority.group,
         required=required,
         secret=None if file is None else read_keys(file)[0],
     )
-    life.seal.vouching = vouching
-    if authority is not life.membership:
-        life.also_close.append(authority.aclose)
-    name = (settings["name"] or life.name)[:NAME_MAX]
+    node.seal.vouching = vouching
+    name = (settings["name"] or node.name)[:NAME_MAX]
     while len(name.encode()) > NAME_MAX:
         name = name[:-1]
-    return vouching, None if file is None else Papers(life, vouching, authority, file, name)
+    papers = None if file is None else Papers(node, vouching, authority, file, name)
+    return Identity(vouching, papers, None if authority is node.membership else authority)

@@ -26,16 +26,15 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.core.events import SECOND, from_seconds
+from softmutex.runtime.clock import Clock
 from softmutex.runtime.sealing import KEY_SIZE, KeyRing, Sealer, key_id, parse_key, read_keys
+from softmutex.runtime.timers import Timers
 
-if TYPE_CHECKING:
-    from softmutex.runtime.node import Life
-
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.keys")
 
 LOOK_S = 1.0
 GRACE_S = 5.0
@@ -43,11 +42,21 @@ LOOKS_A_SECOND = 100  # so many at most are caused by strangers' frames
 _LOOK, _GRACE = from_seconds(LOOK_S), from_seconds(GRACE_S)
 
 
+class NodeForKeys(Protocol):
+    """What is asked of the node. Nothing else of it is touched."""
+
+    name: str
+    now: Clock
+    timers: Timers
+
+    def warn(self, what: str, message: str, *, once: str = "") -> None: ...
+
+
 class KeysInForce:
     """The keys of one running node: follows its file, where they come from one."""
 
-    def __init__(self, life: Life, seal: Sealer, keys: Sequence[bytes], path: Path | None) -> None:
-        self._life, self._seal, self._path = life, seal, path
+    def __init__(self, node: NodeForKeys, seal: Sealer, keys: Sequence[bytes], path: Path | None) -> None:
+        self._node, self._seal, self._path = node, seal, path
         self._keys = list(keys)
         self._retired: list[bytes] = []
         self._stamp = stamp_of(path)
@@ -56,7 +65,7 @@ class KeysInForce:
             self._look_later()
 
     def _look_later(self) -> None:
-        self._life.timers.set("keys", self._life.now() + _LOOK, self._look_again, None)
+        self._node.timers.set("keys", self._node.now() + _LOOK, self._look_again, None)
 
     def _look_again(self, _: None) -> None:
         self.look()
@@ -64,7 +73,7 @@ class KeysInForce:
 
     def unknown(self) -> bool:
         """A frame came that is sealed with a key which this node does not have. True: try again, there are others."""
-        second = self._life.now() // SECOND
+        second = self._node.now() // SECOND
         if second != self._looks_second:
             self._looks, self._looks_second = 0, second
         self._looks += 1
@@ -79,7 +88,7 @@ class KeysInForce:
             keys = read_keys(self._path)
             KeyRing.of(*keys)
         except ConfigError as error:
-            self._life.tell("keys", f"{error} Until then this node goes on with the keys that it has.", once=str(error))
+            self._node.warn("keys", f"{error} Until then this node goes on with the keys that it has.", once=str(error))
             return False
         changed = list(keys) != self._keys
         self.change(keys)
@@ -92,9 +101,9 @@ class KeysInForce:
         self._retired = [key for key in dict.fromkeys(retired) if key_id(key) not in ids]
         self._seal.rekey(KeyRing.of(*self._keys, *self._retired))
         if self._retired:
-            self._life.timers.set("retired", self._life.now() + _GRACE, self._forget, None)
+            self._node.timers.set("retired", self._node.now() + _GRACE, self._forget, None)
         opens = ", ".join(str(key_id(key)) for key in keys)
-        log.info("%s: key %d seals from now on; there are: %s", self._life.name, key_id(keys[0]), opens)
+        log.info("%s: key %d seals from now on; there are: %s", self._node.name, key_id(keys[0]), opens)
 
     def _forget(self, _: None) -> None:
         self._retired = []

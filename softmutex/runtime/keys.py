@@ -27,12 +27,12 @@ from softmutex.runtime.config import Settings
 from softmutex.urls import split_address
 
 if TYPE_CHECKING:
-    from softmutex.runtime.identity import Papers
+    from softmutex.runtime.identity import Identity
     from softmutex.runtime.keyfile import KeysInForce
-    from softmutex.runtime.node import Life
+    from softmutex.runtime.node import RunningNode
     from softmutex.runtime.sealing import Seal
 
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.keys")
 
 
 def group_keys(settings: Settings, membership: Membership) -> Sequence[bytes]:
@@ -61,22 +61,21 @@ def seal_with(keys: Sequence[bytes], group: str, me: NodeId) -> Seal:
     return Sealer(KeyRing.of(*keys), group, me) if keys else Unsealed(me)
 
 
-def in_force(life: Life, keys: Sequence[bytes]) -> KeysInForce | None:
-    """What changes the keys of a node that seals. Whether it does so at all does not change in its life."""
+def in_force(node: RunningNode, keys: Sequence[bytes]) -> KeysInForce | None:
+    """What changes the keys of a node that seals. Whether it does so at all does not change while it runs."""
     from softmutex.runtime.keyfile import KeysInForce
     from softmutex.runtime.sealing import Sealer
 
-    return KeysInForce(life, life.seal, keys, key_file(life.settings)) if isinstance(life.seal, Sealer) else None
+    return KeysInForce(node, node.seal, keys, key_file(node.settings)) if isinstance(node.seal, Sealer) else None
 
 
-def identify(life: Life) -> Papers | None:
-    """Sets up whom a node believes, and what it signs with (`identity.py`). The papers of its own are still to come."""
-    if life.settings["identity"] is None and not life.settings["require_identity"]:
+def identify(node: RunningNode) -> Identity | None:
+    """Whom a node believes, and what it signs with (`identity.py`). The papers of its own are still to come."""
+    if node.settings["identity"] is None and not node.settings["require_identity"]:
         return None
     from softmutex.runtime import identity
 
-    life.vouching, papers = identity.load(life)
-    return papers
+    return identity.load(node)
 
 
 def check_reach(settings: Settings, transport: Transport, keys: Sequence[bytes]) -> None:

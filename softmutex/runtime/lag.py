@@ -5,8 +5,8 @@ nothing tells the two apart. The naive way, to measure the delay of the node's o
 timer is due. So one tick a loop is timed, however many nodes live there.
 
 The first thing that a process does when it goes on may be to use a token that was replaced meanwhile, and the tick that
-is late may be the last to come up. So every event of a node looks whether the tick is overdue (`Life.handle`), and then
-machines hear of that first (`Slept`).
+is late may be the last to come up. So every event of a node looks whether the tick is overdue (`RunningNode.handle`),
+and then machines hear of that first (`Slept`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from softmutex.core.events import from_seconds
+from softmutex.core.events import Instant, from_seconds
+from softmutex.runtime.clock import Clock
 
-if TYPE_CHECKING:
-    from softmutex.runtime.node import Life
-
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.loop")
 
 PERIOD_S = 0.25
 SLEEP = from_seconds(2 * PERIOD_S)  # after this it is clear that this process did not get its turn
@@ -31,10 +29,23 @@ WARN_AGAIN_S = 60.0
 _monitors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LagMonitor] = weakref.WeakKeyDictionary()
 
 
+class NodeForLag(Protocol):
+    """What is asked of the node. Nothing else of it is touched."""
+
+    now: Clock
+    overdue_at: Instant
+
+    def is_awake(self) -> None: ...
+
+    def tick(self, lag_s: float) -> None: ...
+
+
 class LagMonitor:
+    """One for each loop."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._lives: dict[Life, None] = {}
+        self._nodes: dict[NodeForLag, None] = {}
         self._due = 0.0
         self._tick_handle: asyncio.TimerHandle | None = None
         self._warned_at = float("-inf")
@@ -42,32 +53,34 @@ class LagMonitor:
         self.count = 0
 
     @classmethod
-    def watch(cls, life: Life) -> LagMonitor:
-        monitor = _monitors.get(life.loop)
+    def of(cls, loop: asyncio.AbstractEventLoop) -> LagMonitor:
+        monitor = _monitors.get(loop)
         if monitor is None:
-            monitor = _monitors[life.loop] = cls(life.loop)
-        monitor._lives[life] = None
-        life.overdue_at = life.now() + SLEEP
-        if monitor._tick_handle is None:
-            monitor._wait()
+            monitor = _monitors[loop] = cls(loop)
         return monitor
 
-    def leave(self, life: Life) -> None:
-        self._lives.pop(life, None)
-        if not self._lives and self._tick_handle is not None:
+    def watch(self, node: NodeForLag) -> None:
+        self._nodes[node] = None
+        node.overdue_at = node.now() + SLEEP
+        if self._tick_handle is None:
+            self._wait()
+
+    def leave(self, node: NodeForLag) -> None:
+        self._nodes.pop(node, None)
+        if not self._nodes and self._tick_handle is not None:
             self._tick_handle.cancel()
             self._tick_handle = None
 
     def _wait(self) -> None:
         self._due = self._loop.time() + PERIOD_S
-        for life in self._lives:
-            life.overdue_at = life.now() + SLEEP
+        for node in self._nodes:
+            node.overdue_at = node.now() + SLEEP
         self._tick_handle = self._loop.call_at(self._due, self._tick)
 
     def _tick(self) -> None:
         now = self._loop.time()
-        for life in list(self._lives):
-            life.is_awake()
+        for node in list(self._nodes):
+            node.is_awake()
         lag_s = now - self._due
         if lag_s > self.max_s:
             self.max_s = lag_s
@@ -80,6 +93,6 @@ class LagMonitor:
                     "Move what blocks into a thread (asyncio.to_thread), or the node (Node(thread=True)).",
                     lag_s,
                 )
-        for life in list(self._lives):
-            life.tell_observers("", "loop_lag", {"seconds": lag_s})
+        for node in list(self._nodes):
+            node.tick(lag_s)
         self._wait()

@@ -2,6 +2,7 @@
 
     async with mutex as hold                 the body is entered with the grant in hand, or not at all
     async with mutex.hold(timeout=30)        AcquireTimeout
+    hold = await mutex.acquire(timeout=30)   without a body: await hold.release()
     hold = await mutex.try_acquire()         a Hold or None
     @mutex.guard()                           around a function
 
@@ -18,60 +19,27 @@ and used in any loop that runs later, in several after each other, or in several
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 import os
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
+from typing import Any, ParamSpec, TypeVar, Unpack
 
-from softmutex.core.errors import AcquireTimeout, ConfigError
 from softmutex.core.events import SECOND
 from softmutex.core.names import check_name
+from softmutex.front import UNSET, Tasks, Unset, limit_of
 from softmutex.runtime import nesting
-from softmutex.runtime.claim import Stage
-from softmutex.runtime.config import Settings
+from softmutex.runtime.claim import Progress
+from softmutex.runtime.crossing import Crossing, Host, Loop, cross
 from softmutex.runtime.hold import Hold
 from softmutex.runtime.host import OneShot
 from softmutex.runtime.options import OneShotOptions, read_one_shot_options
 from softmutex.runtime.statistics import MutexStatistics
 from softmutex.runtime.terms import Plan, plan
-from softmutex.runtime.use import Host, Use
-
-if TYPE_CHECKING:
-    from softmutex.runtime.node import Life
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-
 TURNS = 3  # of about 2 us each
 CONTENDED = SECOND // 200  # a mutex of which others spoke less than that ago
-
-
-async def let_others_speak(life: Life, name: str) -> None:
-    """After a release others come before this node asks again: a loop of nothing but `async with mutex: ...` would
-    starve them. What they have sent may be in the socket: it takes one turn of the loop to be read, one to wake the
-    pump, one to be handled. Or it was not sent yet, for their process waits for the core that this one is on: so where
-    a mutex is contended, the kernel is told that they may have it. Without that, two processes of a busy host took
-    turns of 5 ms instead of 0.5 ms."""
-    seat = life.seats.get(name)
-    if seat is not None and not seat.machine.may_take_again():
-        return  # others have it already
-    if seat is not None and life.now() - seat.heard_at < CONTENDED:
-        os.sched_yield()
-    for _ in range(TURNS):
-        await asyncio.sleep(0)
-
-
-class Unset:
-    """What stands where no time limit was given: None is one."""
-
-    def __repr__(self) -> str:
-        return "..."
-
-
-UNSET = Unset()
 
 
 class MutexBase:
@@ -81,30 +49,26 @@ class MutexBase:
         self.name = check_name(name)
         self._host = host
         self._keywords = keywords
-        self._planned: tuple[Settings, Plan] | None = None
+        self._planned: Plan | None = None
+        self._crossing: Crossing | None = None
 
     def _plan(self) -> Plan:
-        """What is wanted, by the settings of the node that it is used on."""
-        settings = self._host.settings()
-        if self._planned is None or self._planned[0] is not settings:
-            self._planned = (settings, plan(self.name, settings.for_mutex(self.name, self._keywords)))
-        return self._planned[1]
+        """What is wanted, by the settings of the node that it is used on; read when it is first needed."""
+        if self._planned is None:
+            self._planned = plan(self.name, self._host.settings().for_mutex(self.name, self._keywords))
+        return self._planned
+
+    def _cross(self, application: Loop | None) -> Crossing:
+        """To the node that is there anyway."""
+        self._crossing = cross(self._host, self._host.running(), self._plan(), application)
+        return self._crossing
 
     def statistics(self) -> MutexStatistics:
         """What this node saw of the mutex since it was opened."""
         return self._host.mutex_statistics(self.name)
 
 
-def limit_of(timeout: float | Unset | None, wanted: Plan) -> float | None:
-    """The time limit in force, in seconds: what was said last, else what the mutex was made with."""
-    if isinstance(timeout, Unset):
-        return wanted.policy.timeout_s
-    if timeout is not None and not timeout >= 0:
-        raise ConfigError(f"timeout={timeout!r}: give seconds, 0 to try, or None to wait for ever.")
-    return timeout
-
-
-class SoftMutex(MutexBase):
+class SoftMutex(MutexBase, Tasks[Hold]):
     """A soft mutex: while nothing goes wrong exactly one holder at a time in the whole group.
 
     *Soft*: when nodes die, pause or are cut off, two may overlap for a bounded while, and both are told (`hold.lost`).
@@ -125,143 +89,99 @@ class SoftMutex(MutexBase):
     `transport="udp://0.0.0.0:9431", membership="mdns://lab"`. Many mutexes share one node: `Node.mutex`.
     """
 
+    _me = staticmethod(asyncio.current_task)
+
     def __init__(self, name: str, **options: Unpack[OneShotOptions]) -> None:
         node, mutex = read_one_shot_options(options)
-        super().__init__(name, OneShot(node, options.get("config")), mutex)
-        self._prepare()
+        self._prepare(name, OneShot(node, options.get("config")), mutex)
 
     @classmethod
     def _on(cls, host: Host, name: str, keywords: Mapping[str, Any]) -> SoftMutex:
         """A mutex on a node that is there anyway (`Node.mutex`)."""
         mutex = cls.__new__(cls)
-        MutexBase.__init__(mutex, name, host, keywords)
-        mutex._prepare()
+        mutex._prepare(name, host, keywords)
         return mutex
 
-    def _prepare(self) -> None:
-        self._use: Use | None = None
-        self._entered: dict[asyncio.Task[Any] | None, list[Hold]] = {}
+    def _prepare(self, name: str, host: Host, keywords: Mapping[str, Any]) -> None:
+        MutexBase.__init__(self, name, host, keywords)
+        Tasks.__init__(self)
 
-    # --- the ways to hold it ----------------------------------------------------------------------------------------
+    async def acquire(self, timeout: float | Unset | None = UNSET) -> Hold:
+        """A hold without an `async with`: it lasts until `await hold.release()`, by whichever task.
 
-    async def __aenter__(self) -> Hold:
-        hold = await self._acquire(UNSET)
-        task = asyncio.current_task()
-        hold._enter(task)
-        self._entered.setdefault(task, []).append(hold)
-        return hold
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        task = asyncio.current_task()
-        holds = self._entered[task]
-        hold = holds.pop()
-        if not holds:
-            del self._entered[task]
-        await hold.__aexit__(kind, error, traceback)
-
-    def hold(self, timeout: float | Unset | None = UNSET) -> Holding:
-        """`async with mutex.hold(timeout=30) as hold`. None: wait for ever; 0: try; not given: as the mutex is set."""
-        return Holding(self, timeout)
-
-    async def try_acquire(self) -> Hold | None:
-        """A hold where nobody has it now, else None: `if hold := await mutex.try_acquire(): async with hold: ...`"""
-        try:
-            return await self._acquire(0)
-        except AcquireTimeout:
-            return None
-
-    def guard(self, timeout: float | Unset | None = UNSET) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Decorates a function, which then runs only while the mutex is held.
-
-        A plain function blocks its thread meanwhile; it cannot be called on the loop that the node lives on.
+        `AcquireTimeout`, `Isolated` (`when_isolated="raise"`) or `NodeClosed` where it is not granted.
         """
-
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-                raise ConfigError(f"guard: {function.__qualname__} is a generator, whose body runs after the call.")
-            if not inspect.iscoroutinefunction(function):
-                from softmutex.runtime.blocking import BlockingMutex
-
-                plain: Callable[P, R] = function
-                return BlockingMutex(self.name, self._host, self._keywords).guard(timeout)(plain)
-
-            @functools.wraps(function)
-            async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-                async with self.hold(timeout):
-                    return await function(*args, **kwargs)
-
-            return cast(Callable[P, R], guarded)
-
-        return decorate
-
-    # --- how it is done ---------------------------------------------------------------------------------------------
-
-    async def _acquire(self, timeout: float | Unset | None) -> Hold:
-        host, wanted = self._host, self._plan()
-        limit_s = limit_of(timeout, wanted)
         loop = asyncio.get_running_loop()
-        if host.lends_for_a_while:
-            begun_s = loop.time()
-            life = await host.lend_within(self.name, limit_s)
-            if limit_s:
-                limit_s = max(limit_s - (loop.time() - begun_s), 0.001)
-        else:
-            life = host.life()
-            await let_others_speak(life, self.name)
-        use = self._use
-        if use is None or use.life is not life or use.application is not loop or use.plan is not wanted:
-            use = Use(host, life, wanted, loop)
-            if not host.lends_for_a_while:
-                self._use = use
+        if self._host.lends_for_a_while:
+            return await self._acquire_on_a_node_of_its_own(timeout, loop)
+        crossing = self._crossing
+        if crossing is None or crossing.application is not loop or not crossing.node.is_open:
+            crossing = self._cross(loop)
+        limit_s = limit_of(timeout, crossing.plan.policy.timeout_s)
+        await let_others_speak(crossing)
+        return await wait_for(crossing, limit_s)
+
+    async def _acquire_on_a_node_of_its_own(self, timeout: float | Unset | None, loop: Loop) -> Hold:
+        wanted = self._plan()
+        limit_s = limit_of(timeout, wanted.policy.timeout_s)
+        begun_s = loop.time()
+        node = await self._host.lend_within(self.name, limit_s)
+        if limit_s:
+            limit_s = max(limit_s - (loop.time() - begun_s), 0.001)
+        crossing = cross(self._host, node, wanted, loop)
         try:
-            return await self._wait(use, limit_s)
+            return await wait_for(crossing, limit_s)
         except BaseException as error:
-            await use.come_back(error)
+            await crossing.come_back(error)
             raise
 
-    async def _wait(self, use: Use, timeout_s: float | None) -> Hold:
-        nesting.check(asyncio.current_task(), "task", use, timeout_s)
-        hold = Hold(use, timeout_s)
-        claim = hold._claim
-        use.tell_waiting(claim)
-        if not use.direct:
+    def _guard_plain(self, function: Callable[P, R], timeout: float | Unset | None) -> Callable[P, R]:
+        from softmutex.runtime.blocking import BlockingMutex
+
+        return BlockingMutex(self.name, self._host, self._keywords).guard(timeout)(function)
+
+
+async def wait_for(crossing: Crossing, limit_s: float | None) -> Hold:
+    """Asks, and waits for what comes of it."""
+    bodies = nesting.of_tasks.get(asyncio.current_task())  # type: ignore[arg-type]
+    if bodies:
+        nesting.check(bodies, "task", crossing, limit_s)
+    hold = Hold(crossing, limit_s)
+    observers = crossing.node.observers
+    if observers.look():
+        crossing.notice_wait(hold)
+    if not crossing.is_near:
+        hold._granted = asyncio.get_running_loop().create_future()
+    crossing.ask(hold)
+    if hold._progress is Progress.WAITING or not crossing.is_near:
+        if hold._granted is None:
             hold._granted = asyncio.get_running_loop().create_future()
-        use.ask(claim)
-        if claim.stage is Stage.WAITING or not use.direct:
-            if hold._granted is None:
-                hold._granted = asyncio.get_running_loop().create_future()
-            try:
-                await hold._granted
-            except BaseException:
-                use.tell_waited(claim, "cancelled")
-                hold._leave()
-                use.withdraw(claim)
-                raise
-        use.tell_waited(claim)
-        if claim.error is not None:
-            raise claim.error
-        return hold
+        try:
+            await hold._granted
+        except BaseException:
+            if observers.awake:
+                crossing.notice_end_of_wait(hold, "cancelled")
+            hold._leave()
+            crossing.withdraw(hold)
+            raise
+    if observers.awake:
+        crossing.notice_end_of_wait(hold)
+    if hold._error is not None:
+        raise hold._error
+    return hold
 
 
-class Holding:
-    """`async with mutex.hold(timeout=30)`: acquires when it is entered. Each one is for one use."""
-
-    def __init__(self, mutex: SoftMutex, timeout: float | Unset | None) -> None:
-        self._mutex = mutex
-        self._timeout = timeout
-        self._hold: Hold | None = None
-
-    async def __aenter__(self) -> Hold:
-        hold = await self._mutex._acquire(self._timeout)
-        hold._enter(asyncio.current_task())
-        self._hold = hold
-        return hold
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            await hold.__aexit__(kind, error, traceback)
+async def let_others_speak(crossing: Crossing) -> None:
+    """After a release others come before this node asks again: a loop of nothing but `async with mutex: ...` would
+    starve them. What they have sent may be in the socket: it takes one turn of the loop to be read, one to wake the
+    pump, one to be handled. Or it was not sent yet, for their process waits for the core that this one is on: so where
+    a mutex is contended, the kernel is told that they may have it. Without that, two processes of a busy host took
+    turns of 5 ms instead of 0.5 ms."""
+    local = crossing.node.mutexes.get(crossing.plan.name)
+    if local is not None:
+        if not local.machine.may_take_again():
+            return  # others have it already
+        if crossing.node.now() - local.heard_at < CONTENDED:
+            os.sched_yield()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)

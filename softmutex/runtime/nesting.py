@@ -2,59 +2,75 @@
 
 The naive ways: a re-entrant lock lets the body of the outer hold release what the inner one believes to have, and a
 lock that forbids its owner to ask again cannot be passed on. Here only bodies count: who entered a body of this mutex
-and has not left it. A hold that was passed on to another task is nobody's body.
+and has not left it. A hold that was acquired without a body, or passed on to another task, belongs to its handle. Nor
+is a thread known by its number, which the next one gets when it has ended.
 
 The same resource by another node of this process is a deadlock only where there is no time limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+from threading import local
+from typing import Any
 
 from softmutex.core.errors import AcquireTimeout, SoftMutexError
+from softmutex.runtime.claim import Claim
+from softmutex.runtime.crossing import Crossing
 
-if TYPE_CHECKING:
-    from softmutex.runtime.use import Use
-
-
-class _Held(Protocol):
-    _use: Use
+of_tasks: dict[asyncio.Task[Any], list[Claim]] = {}  # who runs bodies, and of which holds
 
 
-_inside: dict[Hashable, list[_Held]] = {}  # who runs bodies, and of which holds
+class OfThread(local):
+    """The same of this thread."""
+
+    def __init__(self) -> None:
+        self.holds: list[Claim] = []
 
 
-def enter(who: Hashable, hold: _Held) -> None:
-    _inside.setdefault(who, []).append(hold)
+of_thread = OfThread()
 
 
-def leave(who: Hashable, hold: _Held) -> None:
-    bodies = _inside.get(who)
+def enter(task: asyncio.Task[Any], hold: Claim) -> None:
+    bodies = of_tasks.get(task)
+    if bodies is None:
+        of_tasks[task] = [hold]
+    else:
+        bodies.append(hold)
+
+
+def leave(task: asyncio.Task[Any], hold: Claim) -> None:
+    bodies = of_tasks.get(task)
     if bodies is not None and hold in bodies:
         bodies.remove(hold)
         if not bodies:
-            del _inside[who]
+            del of_tasks[task]
 
 
-def check(who: Hashable, what: str, use: Use, timeout_s: float | None) -> None:
-    """`who` is about to wait for this mutex. `what`: a word for what it is."""
-    bodies = _inside.get(who)
-    if not bodies or not _would_wait_for_itself(bodies, use, timeout_s):
+def check(bodies: list[Claim], what: str, crossing: Crossing, timeout_s: float | None) -> None:
+    """Whoever runs these bodies is about to wait for this mutex. `what`: a word for what it is."""
+    if not _would_wait_for_itself(bodies, crossing, timeout_s):
         return
-    name = use.plan.name
-    if timeout_s is not None and timeout_s <= 0:
+    name = crossing.plan.name
+    if timeout_s is None:
+        raise SoftMutexError(
+            f"this {what} holds the mutex {name!r} already: waiting for it again would never end. "
+            "Do the inner work under the outer hold, or pass the hold on."
+        )
+    if timeout_s <= 0:
         raise AcquireTimeout(f"the mutex {name!r} is in use: this very {what} holds it.")
-    raise SoftMutexError(
-        f"this {what} holds the mutex {name!r} already: waiting for it again would never end. "
-        "Do the inner work under the outer hold, or pass the hold on."
+    raise AcquireTimeout(
+        f"this {what} holds the mutex {name!r} already, so that it would not be granted within {timeout_s:g} s, nor "
+        "ever. Do the inner work under the outer hold, or pass the hold on."
     )
 
 
-def _would_wait_for_itself(bodies: list[_Held], use: Use, timeout_s: float | None) -> bool:
-    here = sum(hold._use.life is use.life and hold._use.plan.name == use.plan.name for hold in bodies)
+def _would_wait_for_itself(bodies: list[Claim], crossing: Crossing, timeout_s: float | None) -> bool:
+    mine = [hold for hold in bodies if hold._crossing.node.is_mine()]  # not what a forked child found in its parent
+    name = crossing.plan.name
+    here = sum(hold._crossing.node is crossing.node and hold.name == name for hold in mine)
     if here:
-        return here >= use.each
-    if timeout_s is not None or use.plan.terms.slots > 1:
+        return here >= crossing.plan.terms.holds_of_one_node()
+    if timeout_s is not None or crossing.plan.terms.slots > 1:
         return False
-    return any(hold._use.resource == use.resource for hold in bodies)
+    return any(hold._crossing.resource == crossing.resource for hold in mine)

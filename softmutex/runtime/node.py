@@ -1,11 +1,11 @@
-"""THE pump: one life of a node, on one event loop. Every message takes this way, and no other:
+"""THE pump: a running node, on one event loop. Every message takes this way, and no other:
 
     transport.receive --> take: open, decode, whom is it for?
-                            |-- a mutex: handle(seat, Received) --> machine.handle --> effects --> perform
+                            |-- a mutex: handle(mutex, Received) --> machine.handle --> effects --> perform
                             |-- the node as a whole: peers.py, founding.py, status.py
-    timers.py --------------'                             perform: Send --> transmit: encode, seal, transport.send
-    claims of the application (seat.py) -----> handle              Grant, Lose --> seat.py --> the application
-                                                                   SetTimer, CancelTimer --> timers.py
+    timers.py --------------'                                     perform: Send --> send: seal, transport.send
+    claims of the application (local.py) ----> handle                      Grant, Lose --> local.py --> the application
+                                                                           SetTimer, CancelTimer --> timers.py
 
 What it decides: nothing about mutual exclusion; every such rule is in `softmutex.core`. It decides which bytes deserve
 to be heard, and keeps one broken part from taking the others along. The naive way, a task for each mutex that awaits
@@ -22,16 +22,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
 import secrets
-import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from softmutex import plugins
-from softmutex.core.errors import ConfigError, NodeClosed, SoftMutexError
+from softmutex.core.chance import Rng
+from softmutex.core.errors import ConfigError, NodeClosed
 from softmutex.core.events import (
     CancelTimer,
     Depart,
@@ -49,122 +48,136 @@ from softmutex.core.events import (
     Send,
     SetTimer,
     Slept,
+    Started,
     Suspect,
 )
 from softmutex.core.machine import Setup, WhenIsolated
 from softmutex.core.messages import OF_NODE, Message, name_of
 from softmutex.core.wire import Frame
-from softmutex.ports import Closed, Datagram, Member, Observation
+from softmutex.ports import Closed, Datagram, Member, Membership, Observation, Transport
 from softmutex.runtime import forks, keys
-from softmutex.runtime.claim import Claim
 from softmutex.runtime.clock import clock_of
 from softmutex.runtime.config import Settings
 from softmutex.runtime.founding import Founding
 from softmutex.runtime.lag import SLEEP, LagMonitor
-from softmutex.runtime.observing import Observers
+from softmutex.runtime.local import LocalMutex
+from softmutex.runtime.observing import Observers, default_name
 from softmutex.runtime.peers import Peers
-from softmutex.runtime.seat import Seat
-from softmutex.runtime.statistics import MutexStatistics, NodeStatistics
+from softmutex.runtime.statistics import NodeStatistics
 from softmutex.runtime.status import StatusDesk
 from softmutex.runtime.terms import Plan, Terms
 from softmutex.runtime.timers import Timers
 
 if TYPE_CHECKING:
-    from softmutex.runtime.identity import Vouching
     from softmutex.runtime.sealing import Refused
 
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.node")
 
 FOR_THE_NODE = frozenset(OF_NODE.values())
-SEATS_MAX = 4096
-SAID_MAX = 1000  # different warnings; what comes later is counted only
+MUTEXES_MAX = 4096
+WARNINGS_MAX = 1000  # different warnings; what comes later is counted only
 NOT_UNDERSTOOD = ("unknown_key", "forged", "not_sealed", "sealed")  # of a member: another key, or another group
 LINGER_S = 0.01  # a leaving node waits for so long a silence, and
 LINGER_TURNS = 5  # so often at most
 GREETING_PATIENCE_S = 0.5  # how long `open` waits for those whom the membership names only by address
 
 
-class Life:
-    """Made and used on one loop. `open` once, `close` once."""
+class RunningNode:
+    """`open` gives one that takes part in its group, or raises and leaves nothing behind. It belongs to one loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    @classmethod
+    async def open(cls, settings: Settings) -> RunningNode:
+        # By URL in thousands of processes: nothing is imported before it is known to be used.
+        transport = plugins.transport(settings["transport"])
+        membership = plugins.membership(settings["membership"])
+        try:
+            group_keys = keys.group_keys(settings, membership)
+            await transport.open()
+            keys.check_reach(settings, transport, group_keys)
+            node = cls(settings, transport, membership, group_keys)
+        except BaseException:
+            await close_each(settings["name"] or "that opens", membership.aclose, transport.aclose)
+            raise
+        await node._join()
+        return node
+
+    def __init__(
+        self, settings: Settings, transport: Transport, membership: Membership, group_keys: Sequence[bytes]
+    ) -> None:
+        """The transport is open. What can fail comes before what would have to be undone."""
         self.settings = settings
+        self.transport = transport
+        self.membership = membership
         self.loop = asyncio.get_running_loop()
         self.now = clock_of(self.loop)
-        self.rng = random.Random()
+        self.rng: Rng = random.Random()
         self.id: NodeId = secrets.randbits(64) or 1
         self.name: str = settings["name"] or default_name(self.id)
         self.group = keys.group_fingerprint(settings["group"])
-        self.timers = Timers(self.loop, self.now)
-        self.seats: dict[str, Seat] = {}
+        seen_as = settings["membership"] if isinstance(settings["membership"], str) else id(settings["membership"])
+        self.where = (seen_as, settings["group"])  # the same for all nodes of a group
+        self.mutexes: dict[str, LocalMutex] = {}
         self.dropped: Counter[str] = Counter()
-        self.told: Counter[str] = Counter()
-        self.vouching: Vouching | None = None  # where identities are used
+        self.warnings: Counter[str] = Counter()
         self.banned: NodeClosed | None = None
         self.is_open = False
         self.closing = False
         self.said_bye = False
         self.heard = False  # since `_linger` looked last
-        self.born = forks.count()
-        seen_as = settings["membership"] if isinstance(settings["membership"], str) else id(settings["membership"])
-        self.where = (seen_as, settings["group"])  # the same for all nodes of a group
-        self._said: set[str] = set()
+        self.born = forks.here.generation
         self.overdue_at: Instant = 1 << 63  # when it is clear that this process did not get its turn (`lag.py`)
+        self._warned_of: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self.also_close: list[Callable[[], Awaitable[None]]] = []
-        self._idle = asyncio.Event()  # set when something that `close` or `open` waits for may have changed
-        # By URL in thousands of processes: nothing is imported before it is known to be used.
-        self.transport = plugins.transport(settings["transport"])
-        self.membership = plugins.membership(settings["membership"])
+        self._news = asyncio.Event()  # set when something that `close` or `open` waits for may have changed
+        self.timers = Timers(self.loop, self.now)
+        self.seal = keys.seal_with(group_keys, settings["group"], self.id)
+        self.identity = keys.identify(self)
+        self.vouching = None if self.identity is None else self.identity.vouching
         self.observers = Observers(settings["observers"], self)
+        self.peers = Peers(self)
+        self.members = self.peers.members
+        self.founding = Founding(self)
+        self.status = StatusDesk(self)
+        self.lag = LagMonitor.of(self.loop)
+        self.keys = keys.in_force(self, group_keys)
 
     # --- birth and death --------------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
+    async def _join(self) -> None:
         try:
-            group_keys = keys.group_keys(self.settings, self.membership)
-            await self.transport.open()
-            keys.check_reach(self.settings, self.transport, group_keys)
-            self.seal = keys.seal_with(group_keys, self.settings["group"], self.id)
-            self.keys = keys.in_force(self, group_keys)
-            papers = keys.identify(self)
-            self.peers = Peers(self)
-            self.members = self.peers.members
-            self.founding = Founding(self)
-            self.status = StatusDesk(self)
             self._start(self._pump(), "pump")
-            if papers is not None:
-                self._start(papers.renew_forever(), "certificate")
-                await papers.first()
+            if self.identity is not None and self.identity.papers is not None:
+                self._start(self.identity.papers.renew_forever(), "certificate")
+                await self.identity.papers.first()
             await self.membership.join(Member(self.transport.address, self.id, self.name))
             self.peers.update(await self.membership.watch())
             self._start(self._watch(), "members")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GREETING_PATIENCE_S):
                     while self.peers.greetings:
-                        self._idle.clear()
-                        await self._idle.wait()
+                        self._news.clear()
+                        await self._news.wait()
         except BaseException:
             await self._tear_down()
             raise
-        self.lag = LagMonitor.watch(self)
+        self.lag.watch(self)
         self.is_open = True
 
     async def close(self) -> None:
         """Hands everything over, within `leave_timeout`; says farewell; leaves nothing behind."""
         self.closing = True
         self.is_open = False
-        for seat in list(self.seats.values()):
-            seat.fail(NodeClosed(f"the node was closed while the mutex {seat.name!r} was waited for."))
-            if seat.started:
-                self.handle(seat, Leaving())
+        for mutex in list(self.mutexes.values()):
+            mutex.fail(NodeClosed(f"the node was closed while the mutex {mutex.name!r} was waited for."))
+            if mutex.started:
+                self.handle(mutex, Leaving())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings["leave_timeout"]):
-                while not all(seat.departed and not seat.holding for seat in self.seats.values() if seat.started):
-                    self._idle.clear()
-                    await self._idle.wait()
-        for seat in self.seats.values():
-            seat.abandon()
+                while not all(each.departed and not each.holding for each in self.mutexes.values() if each.started):
+                    self._news.clear()
+                    await self._news.wait()
+        for mutex in self.mutexes.values():
+            mutex.abandon()
         self.peers.say_bye()
         await self._linger()
         await self._tear_down()
@@ -187,16 +200,13 @@ class Life:
     async def _tear_down(self) -> None:
         self.closing = True
         self.timers.close()
-        if hasattr(self, "lag"):
-            self.lag.leave(self)
+        self.lag.leave(self)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for part in (self.membership.aclose, self.transport.aclose, *self.also_close):
-            try:
-                await part()
-            except Exception:
-                log.exception("a part of the node %s could not be closed", self.name)
+        await close_each(self.name, self.membership.aclose, self.transport.aclose)
+        if self.identity is not None:
+            await close_each(self.name, self.identity.aclose)
         self.observers.close()
 
     def _start(self, work: Any, name: str) -> None:
@@ -204,10 +214,10 @@ class Life:
 
     def is_mine(self) -> bool:
         """False in a forked child of the process that it was opened in."""
-        return self.born == forks.count()
+        return self.born == forks.here.generation
 
     def check_usable(self) -> None:
-        if not self.is_mine():
+        if self.born != forks.here.generation:
             raise NodeClosed("this node belongs to the parent of this forked process. Open one of its own here.")
         if not self.is_open:
             raise NodeClosed("the node is closed.")
@@ -223,7 +233,7 @@ class Life:
                     try:
                         take(datagram)
                     except Exception:
-                        self.tell("breakdowns", "a frame could not be handled; it is dropped", exc_info=True)
+                        self.warn("breakdowns", "a frame could not be handled; it is dropped", exc_info=True)
 
     async def _watch(self) -> None:
         with contextlib.suppress(Closed):
@@ -236,25 +246,22 @@ class Life:
         if not isinstance(frame, Frame):
             self._refused(frame, datagram)
             return
-        sender, receiver, mutex, message = frame
+        sender, receiver, name, message = frame
         kind = type(message)
         if kind in FOR_THE_NODE:
             if not self.said_bye:
-                self._take_for_node(sender, mutex, message, source, to_me=bool(receiver))
+                self._take_for_node(sender, name, message, source, to_me=bool(receiver))
         elif not receiver or (peer := self.peers.heard(sender, source)) is None:
             self.drop("not addressed")
+        elif (mutex := self.mutexes.get(name)) is None:
+            self.founding.keep(name, Received(sender, message))
         else:
-            seat = self.seats.get(mutex)
-            event = Received(sender, message)
-            if seat is None:
-                self.founding.keep(mutex, event)
-            else:
-                seat.heard_at = peer.heard_at
-                name = name_of(kind)
-                seat.counts.received[name] = seat.counts.received.get(name, 0) + 1
-                if name in self.observers.of_messages:
-                    self.tell_observers(mutex, "message_received", {"kind": name})
-                self.handle(seat, event)
+            mutex.heard_at = peer.heard_at
+            said, counts = name_of(kind), mutex.counts.received
+            counts[said] = counts.get(said, 0) + 1
+            if said in self.observers.of_messages:
+                self.notice(name, "message_received", {"kind": said})
+            self.handle(mutex, Received(sender, message))
 
     def _refused(self, refused: Refused, datagram: Datagram) -> None:
         """Counted by the seal; some of the reasons are for the user to know."""
@@ -263,14 +270,14 @@ class Life:
             self.seal.refusals[refused.reason] -= 1  # it is not, after all
             self.take(datagram)
         elif refused.reason == "version":
-            self.tell("version", f"{source} speaks {refused.detail}", once=f"version {source}")
+            self.warn("version", f"{source} speaks {refused.detail}", once=f"version {source}")
         elif refused.reason in ("unsigned", "unvouched"):
             self.peers.expel(refused.sender, source, refused.detail)
         elif refused.reason in NOT_UNDERSTOOD and self.peers.is_listed(source):
             what = f"{source} is a member by the list, and its frames are refused: {refused.detail}."
-            self.tell("other key", f"{what} Give all members the same key and group.", once=f"key {source}")
+            self.warn("other key", f"{what} Give all members the same key and group.", once=f"key {source}")
         elif refused.reason == "reflected":
-            self.tell("own id", f"{source} sends in the name of this node: {refused.detail}.", once="own id")
+            self.warn("own id", f"{source} sends in the name of this node: {refused.detail}.", once="own id")
 
     def _take_for_node(self, sender: NodeId, mutex: str, message: Message, source: str, to_me: bool) -> None:
         peers, status = self.peers, self.status
@@ -282,12 +289,20 @@ class Life:
 
     # --- the machine ------------------------------------------------------------------------------------------------
 
-    def handle(self, seat: Seat, event: Event) -> None:
-        if self.now() > self.overdue_at:
+    def handle(self, mutex: LocalMutex, event: Event, now: Instant | None = None) -> None:
+        if now is None:
+            now = self.now()
+        if now > self.overdue_at:
             self.is_awake()
-        seat.backlog.append(event)
-        if seat.started and not seat.busy:
-            self.drain(seat)
+        if mutex.busy or not mutex.started:
+            mutex.backlog.append(event)
+        else:
+            self._drive(mutex, event, now)
+
+    def start(self, mutex: LocalMutex, founder: bool) -> None:
+        """What happened before waits in the backlog, and comes after the beginning."""
+        mutex.started = True
+        self._drive(mutex, Started(founder), self.now())
 
     def is_awake(self) -> None:
         """Tells machines, before anything else, if this process did not get its turn for so long that it matters."""
@@ -295,65 +310,68 @@ class Life:
         late = now - self.overdue_at
         if late > 0:
             self.overdue_at = now + SLEEP  # said once
-            for seat in list(self.seats.values()):
-                if seat.started:
-                    self.handle(seat, Slept(late + SLEEP))
+            for mutex in list(self.mutexes.values()):
+                if mutex.started:
+                    self.handle(mutex, Slept(late + SLEEP))
 
-    def drain(self, seat: Seat) -> None:
-        machine, backlog, perform = seat.machine, seat.backlog, self.perform
-        seat.busy = True
+    def _drive(self, mutex: LocalMutex, event: Event, now: Instant) -> None:
+        machine, backlog, perform = mutex.machine, mutex.backlog, self.perform
+        mutex.busy = True
         try:
-            while backlog:
-                for effect in machine.handle(backlog.popleft(), self.now()):
-                    perform(seat, effect)
+            while True:
+                for effect in machine.handle(event, now):
+                    perform(mutex, effect)
+                if not backlog:
+                    break
+                event, now = backlog.popleft(), self.now()
         except Exception as error:  # an InvariantBreach, or a bug that the machine itself did not see
-            self._break_down(seat, error)
+            self._break_down(mutex, error)
         finally:
-            seat.busy = False
+            mutex.busy = False
 
-    def perform(self, seat: Seat, effect: Effect) -> None:
+    def perform(self, mutex: LocalMutex, effect: Effect) -> None:
         match effect:
             case Send(to, message):
-                kind = name_of(type(message))
-                seat.counts.sent[kind] = seat.counts.sent.get(kind, 0) + 1
+                kind, counts = name_of(type(message)), mutex.counts.sent
+                counts[kind] = counts.get(kind, 0) + 1
                 if kind in self.observers.of_messages:
-                    self.tell_observers(seat.name, "message_sent", {"kind": kind})
-                self.transmit(to, seat.name, message)
+                    self.notice(mutex.name, "message_sent", {"kind": kind})
+                self.send(to, mutex.name, message)
             case SetTimer(timer, at):
-                self.timers.set((seat, timer), at, seat.fired, timer)
+                self.timers.set((mutex, timer), at, mutex.fired, timer)
             case CancelTimer(timer):
-                self.timers.cancel((seat, timer))
+                self.timers.cancel((mutex, timer))
             case Grant():
-                seat.grant(effect)
+                mutex.grant(effect)
             case Lose(request, reason):
-                seat.lose(request, reason)
+                mutex.lose(request, reason)
             case Note():
-                seat.note(effect)
-                self.observers.note(seat.name, effect)
+                mutex.note(effect)
+                self.observers.note(mutex.name, effect)
             case Depart():
-                seat.departed = True
-                self._idle.set()
+                mutex.departed = True
+                self.something_changed()
             case Suspect(node):
                 self.peers.suspect(node)
             case _:  # no machine orders the others yet
                 pass
 
-    def _break_down(self, seat: Seat, error: Exception) -> None:
+    def _break_down(self, mutex: LocalMutex, error: Exception) -> None:
         """A machine found itself to be wrong. It is put aside; the others go on, and a new one may be made."""
-        self.tell("breakdowns", f"the machine of the mutex {seat.name!r} broke down: {error}", exc_info=True)
-        if self.seats.get(seat.name) is seat:
-            del self.seats[seat.name]
-        seat.started = False
-        seat.backlog.clear()
-        failure = NodeClosed(f"the machine of the mutex {seat.name!r} broke down: {error}. Please report it.")
+        self.warn("breakdowns", f"the machine of the mutex {mutex.name!r} broke down: {error}", exc_info=True)
+        if self.mutexes.get(mutex.name) is mutex:
+            del self.mutexes[mutex.name]
+        mutex.started = False
+        mutex.backlog.clear()
+        failure = NodeClosed(f"the machine of the mutex {mutex.name!r} broke down: {error}. Please report it.")
         failure.__cause__ = error
-        seat.fail(failure)
-        seat.abandon()
+        mutex.fail(failure)
+        mutex.abandon()
 
     # --- out --------------------------------------------------------------------------------------------------------
 
-    def transmit(self, to: NodeId, mutex: str, message: Message, address: str | None = None) -> None:
-        if not self.is_mine():
+    def send(self, to: NodeId, mutex: str, message: Message, address: str | None = None) -> None:
+        if self.born != forks.here.generation:
             return
         if address is None:
             peer = self.peers.table.get(to)
@@ -367,40 +385,19 @@ class Life:
 
     # --- mutexes ----------------------------------------------------------------------------------------------------
 
-    def ask(self, plan: Plan, claim: Claim) -> None:
-        """What the application wants. Never raises: the claim is told."""
-        try:
-            self.check_usable()
-            if self.banned is not None:
-                raise self.banned
-            seat = self.seat(plan)
-        except SoftMutexError as error:
-            claim.fail(error)
-        else:
-            seat.ask(claim)
+    def open_mutex(self, plan: Plan) -> LocalMutex:
+        """The one that an application wants to use: the group has to run it by the same terms."""
+        mutex = self.mutexes.get(plan.name)
+        if mutex is None:
+            mutex = self.make_mutex(plan.name, plan.terms, plan.policy.when_isolated)
+            self.founding.open(mutex)
+        elif mutex.terms is not plan.terms:
+            self.founding.check(mutex, plan.terms)
+        return mutex
 
-    def withdraw(self, claim: Claim) -> None:
-        if claim.seat is not None:
-            claim.seat.withdraw(claim)
-
-    def release(self, claim: Claim, baggage: bytes) -> None:
-        if claim.seat is not None:
-            claim.seat.release(claim, baggage)
-            if self.closing:
-                self._idle.set()
-
-    def seat(self, plan: Plan) -> Seat:
-        seat = self.seats.get(plan.name)
-        if seat is None:
-            seat = self.make_seat(plan.name, plan.terms, plan.policy.when_isolated)
-            self.founding.open(seat)
-        elif seat.terms is not plan.terms:
-            self.founding.check(seat, plan.terms)
-        return seat
-
-    def make_seat(self, name: str, terms: Terms, when_isolated: WhenIsolated = "wait") -> Seat:
-        if len(self.seats) >= SEATS_MAX:
-            raise ConfigError(f"this node takes part in {SEATS_MAX} mutexes already, which is the limit of a node.")
+    def make_mutex(self, name: str, terms: Terms, when_isolated: WhenIsolated = "wait") -> LocalMutex:
+        if len(self.mutexes) >= MUTEXES_MAX:
+            raise ConfigError(f"this node takes part in {MUTEXES_MAX} mutexes already, which is the limit of a node.")
         setup = Setup(
             self.id,
             self.members,
@@ -412,8 +409,8 @@ class Life:
             place=keys.place_of(name),
         )
         machine = terms.machine_class()(setup)
-        seat = self.seats[name] = Seat(self, name, terms, machine)
-        return seat
+        mutex = self.mutexes[name] = LocalMutex(self, name, terms, machine)
+        return mutex
 
     def rekey(self, group_keys: Sequence[bytes]) -> None:
         if self.keys is not None and group_keys:
@@ -422,24 +419,25 @@ class Life:
     # --- what the parts of the node ask of each other ---------------------------------------------------------------
 
     def members_changed(self, event: MembersChanged) -> None:
-        self.tell_observers("", "members", {"count": len(self.members)})
-        for seat in list(self.seats.values()):
-            if seat.started:
-                self.handle(seat, event)
+        self.notice("", "members", {"count": len(self.members)})
+        for mutex in list(self.mutexes.values()):
+            if mutex.started:
+                self.handle(mutex, event)
 
     def set_banned(self, is_banned: bool) -> None:
         """The others ignore this node. Who waits here waits in vain, and who holds may not be alone."""
         self.banned = None
         if is_banned:
             self.banned = NodeClosed("this node is banned from its group by the registry. Ask who runs that.")
-            self.tell("banned", str(self.banned))
-            for seat in list(self.seats.values()):
-                seat.fail(self.banned)
-                for request in list(seat.holding):
-                    seat.lose(request, LostReason.ISOLATED)
+            self.warn("banned", str(self.banned))
+            for mutex in list(self.mutexes.values()):
+                mutex.fail(self.banned)
+                for request in list(mutex.holding):
+                    mutex.lose(request, LostReason.ISOLATED)
 
-    def greetings_changed(self) -> None:
-        self._idle.set()
+    def something_changed(self) -> None:
+        """A greeting or a hold ended, or a machine has handed everything over: `open` or `close` may wait for that."""
+        self._news.set()
 
     def membership_is_complete(self) -> bool:
         """Whether the membership shows everybody who joined before: of two that join, at least one sees the other."""
@@ -451,17 +449,22 @@ class Life:
     def drop(self, why: str, count: int = 1) -> None:
         self.dropped[why] += count
 
-    def tell(self, what: str, message: str, *, once: str = "", exc_info: bool = False) -> None:
+    def warn(self, what: str, message: str, *, once: str = "", exc_info: bool = False) -> None:
         """Something that the user of this node should know."""
         key = once or message
-        self.told[what] += 1
-        if key not in self._said and len(self._said) < SAID_MAX:
-            self._said.add(key)
+        self.warnings[what] += 1
+        if key not in self._warned_of and len(self._warned_of) < WARNINGS_MAX:
+            self._warned_of.add(key)
             log.warning("%s: %s", self.name, message, exc_info=exc_info)
 
-    def tell_observers(self, mutex: str, what: str, values: dict[str, float | int | str]) -> None:
-        if self.observers:
+    def notice(self, mutex: str, what: str, values: dict[str, float | int | str]) -> None:
+        """Something for the observers."""
+        if self.observers.awake:
             self.observers.notice(Observation(mutex, self.id, what, values))
+
+    def tick(self, lag_s: float) -> None:
+        self.observers.look()
+        self.notice("", "loop_lag", {"seconds": lag_s})
 
     def call(self, id: NodeId) -> str:
         """How people call a node."""
@@ -474,16 +477,12 @@ class Life:
     def random_bytes(self, count: int) -> bytes:
         return secrets.token_bytes(count)
 
-    def mutex_statistics(self, name: str) -> MutexStatistics:
-        seat = self.seats.get(name)
-        return MutexStatistics.nothing(name) if seat is None else seat.statistics()
-
     def statistics(self) -> NodeStatistics:
         return NodeStatistics(
             peers=len(self.members) - 1,
-            mutexes=len(self.seats),
+            mutexes=len(self.mutexes),
             dropped={**self.dropped, **{why.value: count for why, count in self.seal.refusals.items() if count}},
-            told=dict(self.told),
+            told=dict(self.warnings),
             loop_lag_max=self.lag.max_s,
             loop_lags=self.lag.count,
             transport=dict(self.transport.statistics()),
@@ -491,6 +490,9 @@ class Life:
         )
 
 
-def default_name(id: NodeId) -> str:
-    """Where to look for the node, and which of the nodes there."""
-    return f"{socket.gethostname().partition('.')[0][:40]}-{os.getpid()}-{id >> 32:08x}"
+async def close_each(name: str, *parts: Callable[[], Awaitable[None]]) -> None:
+    for part in parts:
+        try:
+            await part()
+        except Exception:
+            log.exception("a part of the node %s could not be closed", name)

@@ -11,7 +11,7 @@ An observer needs `notice` and nothing else. What else it may have:
                            how a trace context crosses the group. The first observer that has something to say is the
                            one; where nobody has, what came with the token goes on with it.
     asleep()               True while nothing would come of telling it anything. It is asked before a wait, but not
-                           more often than LOOK_EVERY; who is awake once stays awake.
+                           more often than LOOK_EVERY, and some times a second; who is awake once stays awake.
     messages               which single messages it wants to be told of, for they are many: True, as where it does not
                            say; False; or some kinds
     opened(node)           a `ports.NodeSeen`, to look at whenever it likes, until closed(node)
@@ -24,17 +24,20 @@ The naive way, to tell everybody everything, makes a program pay for telemetry t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from softmutex import plugins
 from softmutex.core.events import Duration, Instant, NodeId, Note, from_seconds
-from softmutex.ports import Observation, Observer
+from softmutex.ports import Membership, Observation, Observer
+from softmutex.runtime.clock import Clock
+from softmutex.runtime.config import Settings
+from softmutex.runtime.local import LocalMutex
 
-if TYPE_CHECKING:
-    from softmutex.runtime.node import Life
-
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.observers")
 
 BAGGAGE_MAX = 64
 LOOK_EVERY: Duration = from_seconds(0.05)
@@ -48,18 +51,39 @@ class Everything:
 EVERYTHING: Final = Everything()
 
 
+NOTHING: Final[Container[str]] = frozenset()
+
+
+class NodeForObservers(Protocol):
+    """What is asked of the node. Nothing else of it is touched."""
+
+    id: NodeId
+    name: str
+    settings: Settings
+    membership: Membership
+    now: Clock
+    warnings: Counter[str]
+    mutexes: dict[str, LocalMutex]
+    is_open: bool
+
+    @property
+    def members(self) -> Sequence[NodeId]: ...
+
+    def is_mine(self) -> bool: ...
+
+
 class Observers:
-    def __init__(self, wanted: Iterable[str | Observer] | None, life: Life) -> None:
-        self._life = life
+    def __init__(self, wanted: Iterable[str | Observer] | None, node: NodeForObservers) -> None:
+        self._node = node
         self._complained: set[int] = set()
-        self._seen = Seen(life)
+        self._shown = ShownNode(node)
         self._asleep = self._installed() if wanted is None else plugins.observers(wanted)
-        if (brought := getattr(life.membership, "observer", None)) is not None:
+        if (brought := getattr(node.membership, "observer", None)) is not None:
             self._asleep.append(brought)
-        self._awake: list[Observer] = []
+        self.awake: list[Observer] = []  # who listens, as of the last look
         self._couriers: list[Any] = []
         self._look_at: Instant = 0
-        self.of_messages: Container[str] = kinds_of(self._asleep)
+        self.of_messages: Container[str] = NOTHING
         self.look()
 
     def _installed(self) -> list[Observer]:
@@ -72,36 +96,33 @@ class Observers:
                 self._complain(name, error)
         return found
 
-    def __bool__(self) -> bool:
-        """Whether anybody listens, as of the last look."""
-        return bool(self._awake)
-
     def look(self) -> bool:
         """Whether anybody listens now."""
-        if self._asleep and (now := self._life.now()) >= self._look_at:
+        if self._asleep and (now := self._node.now()) >= self._look_at:
             self._look_at = now + LOOK_EVERY
             for observer in list(self._asleep):
                 if not self._ask(observer, "asleep"):
                     self._asleep.remove(observer)
-                    self._awake.append(observer)
+                    self.awake.append(observer)
                     self._couriers += [observer] if hasattr(observer, "baggage") else []
-                    self._ask(observer, "opened", self._seen)
-        return bool(self._awake)
+                    self.of_messages = kinds_of(self.awake)
+                    self._ask(observer, "opened", self._shown)
+        return bool(self.awake)
 
     def close(self) -> None:
-        for observer in self._awake:
-            self._ask(observer, "closed", self._seen)
+        for observer in self.awake:
+            self._ask(observer, "closed", self._shown)
 
     def notice(self, observation: Observation) -> None:
-        for observer in self._awake:
+        for observer in self.awake:
             try:
                 observer.notice(observation)
             except Exception as error:
                 self._complain(observer, error)
 
     def note(self, mutex: str, note: Note) -> None:
-        if self.look():
-            self.notice(Observation(mutex, self._life.id, note.kind.value, {"detail": note.detail}, note))
+        if self.awake:
+            self.notice(Observation(mutex, self._node.id, note.kind.value, {"detail": note.detail}, note))
 
     def baggage(self, observation: Observation) -> bytes:
         """What a courier wants to send along with the token that is let go."""
@@ -121,7 +142,7 @@ class Observers:
             return None
 
     def _complain(self, observer: object, error: Exception) -> None:
-        self._life.told["observers"] += 1
+        self._node.warnings["observers"] += 1
         if id(observer) not in self._complained:
             self._complained.add(id(observer))
             log.warning("the observer %r raised %r; it is told further on", observer, error, exc_info=error)
@@ -132,23 +153,28 @@ def kinds_of(observers: Iterable[Observer]) -> Container[str]:
     return EVERYTHING if True in wanted else frozenset(kind for kinds in wanted if kinds for kind in kinds)
 
 
-class Seen:
-    """`ports.NodeSeen` of one life."""
+class ShownNode:
+    """`ports.NodeSeen`."""
 
-    def __init__(self, life: Life) -> None:
-        self._life = life
-        self.id: NodeId = life.id
-        self.name: str = life.name
+    def __init__(self, node: NodeForObservers) -> None:
+        self._node = node
+        self.id: NodeId = node.id
+        self.name: str = node.name
         # `default_name` ends in a part of the id, which is another one each time that a node opens.
-        self.lasting_name: str = life.settings["name"] or life.name.rpartition("-")[0]
+        self.lasting_name: str = node.settings["name"] or node.name.rpartition("-")[0]
 
     def members(self) -> int:
-        return len(self._life.members) if self._life.is_open and self._life.is_mine() else 0
+        return len(self._node.members) if self._node.is_open and self._node.is_mine() else 0
 
     def sent(self) -> Mapping[tuple[str, str], int]:
-        seats = list(self._life.seats.values()) if self._life.is_mine() else []
-        return {(seat.name, kind): count for seat in seats for kind, count in dict(seat.counts.sent).items()}
+        mutexes = list(self._node.mutexes.values()) if self._node.is_mine() else []
+        return {(each.name, kind): count for each in mutexes for kind, count in dict(each.counts.sent).items()}
 
     def algorithm(self, mutex: str) -> str:
-        seat = self._life.seats.get(mutex)
-        return seat.terms.algorithm if seat else ""
+        found = self._node.mutexes.get(mutex)
+        return found.terms.algorithm if found else ""
+
+
+def default_name(id: NodeId) -> str:
+    """Where to look for the node, and which of the nodes there."""
+    return f"{socket.gethostname().partition('.')[0][:40]}-{os.getpid()}-{id >> 32:08x}"

@@ -10,6 +10,7 @@ from dataclasses import fields
 from os import PathLike
 from typing import Any, Literal, TypeAlias, TypedDict
 
+from softmutex.core.errors import ConfigError
 from softmutex.core.machine import Algorithm
 from softmutex.core.timing import Timing
 from softmutex.ports import Membership, Observer, Transport
@@ -39,6 +40,7 @@ class SharedNodeOptions(TypedDict, total=False):
     transport: str | Transport
     membership: str | Membership
     key: bytes | str | PathLike[str]  # the group key itself, or the path of a file that holds it
+    key_file: str | PathLike[str]  # the same as `key=PATH`, as it is called in the environment and in files
     insecure: bool
     identity: str | PathLike[str]  # the file of this member's own key; signs its hand-overs
     authority: str  # who gives certificates: a registry's URL; else the membership does
@@ -80,6 +82,8 @@ def read_one_shot_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dic
 def read(given: Mapping[str, Any], declared: type) -> dict[str, Any]:
     """The settings that were given, by the names of `config.SETTINGS`, checked as far as they can be alone."""
     refuse_strangers(given, declared)
+    if given.get("key") is not None and given.get("key_file") is not None:
+        raise ConfigError("key and key_file are both given, and mean the same. Give one of them.")
     result = {name: value for name, value in given.items() if name not in ("timing", "config")}
     timing = given.get("timing")
     if timing is not None:

@@ -28,17 +28,22 @@ import hashlib
 import logging
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from softmutex.core.events import SECOND, Instant, MembersChanged, NodeId, from_seconds
 from softmutex.core.messages import Bye, Challenge, Hello, Message, Ping, Pong, Welcome
-from softmutex.ports import Member
+from softmutex.ports import Member, Membership, Transport
 from softmutex.runtime import statistics
+from softmutex.runtime.clock import Clock
+from softmutex.runtime.timers import Timers
 
 if TYPE_CHECKING:
-    from softmutex.runtime.node import Life
+    from collections import Counter
 
-log = logging.getLogger("softmutex")
+    from softmutex.core.chance import Rng
+    from softmutex.runtime.identity import Vouching
+
+log = logging.getLogger("softmutex.group")
 
 MEMBERS_MAX = 1 << 17
 CANDIDATES_MAX = 4096
@@ -52,6 +57,41 @@ GREETING_MAX = from_seconds(30.0)  # ... up to this
 AT_LEISURE = 5  # doublings that are skipped for a node that was silent
 BYES_MAX = 64
 PARTED_MAX = 1024
+
+
+class NodeForPeers(Protocol):
+    """What is asked of the node. Nothing else of it is touched."""
+
+    id: NodeId
+    name: str
+    group: int
+    now: Clock
+    rng: Rng
+    timers: Timers
+    transport: Transport
+    membership: Membership
+    vouching: Vouching | None
+    warnings: Counter[str]
+
+    def send(self, to: NodeId, mutex: str, message: Message, address: str | None = None) -> None: ...
+
+    def drop(self, why: str, count: int = 1) -> None: ...
+
+    def warn(self, what: str, message: str, *, once: str = "") -> None: ...
+
+    def call(self, id: NodeId) -> str: ...
+
+    def members_changed(self, event: MembersChanged) -> None: ...
+
+    def something_changed(self) -> None: ...
+
+    def set_banned(self, is_banned: bool) -> None: ...
+
+    def membership_is_complete(self) -> bool: ...
+
+    def random_u64(self) -> int: ...
+
+    def random_bytes(self, count: int) -> bytes: ...
 
 
 class Peer:
@@ -78,15 +118,15 @@ class Greeting:
 
 
 class Peers:
-    def __init__(self, life: Life) -> None:
-        self._life = life
-        self.members: list[NodeId] = [life.id]
+    def __init__(self, node: NodeForPeers) -> None:
+        self._node = node
+        self.members: list[NodeId] = [node.id]
         self.table: dict[NodeId, Peer] = {}
         self.greetings: dict[str, Greeting] = {}
         self._shown: dict[str, Member] = {}  # by the membership, as of now
         self._nonces: dict[int, Greeting] = {}
-        self._mine = {life.transport.address}  # addresses at which this node met itself
-        self._secret = life.random_bytes(16)
+        self._mine = {node.transport.address}  # addresses at which this node met itself
+        self._secret = node.random_bytes(16)
         self._newcomers = 0
         self._newcomers_second = 0
         self.banned: frozenset[int | bytes] = frozenset()
@@ -101,8 +141,8 @@ class Peers:
     def update(self, view: Iterable[Member]) -> None:
         """The membership's list of the others, whole."""
         shown = self._shown = {member.address: member for member in view}
-        self._heed(getattr(self._life.membership, "banned", self.banned))
-        trusted = self._life.membership_is_complete()
+        self._heed(getattr(self._node.membership, "banned", self.banned))
+        trusted = self._node.membership_is_complete()
         believed = trusted and not self._requires_identity()
         for address, greeting in list(self.greetings.items()):
             if shown.get(address) != greeting.member:
@@ -116,7 +156,7 @@ class Peers:
             known = self.table.get(member.id) if member.id else at.get(address)
             if known is not None:
                 known.listed = member
-            elif address in self._mine or address in self.greetings or member.id == self._life.id:
+            elif address in self._mine or address in self.greetings or member.id == self._node.id:
                 continue
             elif member.id in self.banned:
                 self._ignore(member.id, member.name or address)
@@ -150,24 +190,24 @@ class Peers:
         peer = self.table.get(sender) or self._newcomer(sender, source)
         if peer is not None:
             peer.address = source
-            peer.heard_at = self._life.now()
+            peer.heard_at = self._node.now()
             if peer.pings:
                 self._trust(peer)
         return peer
 
     def _newcomer(self, id: NodeId, address: str) -> Peer | None:
-        second = self._life.now() // SECOND
+        second = self._node.now() // SECOND
         if second != self._newcomers_second:
             self._newcomers, self._newcomers_second = 0, second
         self._newcomers += 1
         if self._newcomers > NEWCOMERS_A_SECOND:
-            self._life.drop("newcomers")
+            self._node.drop("newcomers")
             return None
         if self._is_banned(id):
             self._ignore(id, address)
             return None
         if self._requires_identity() and not self._is_vouched(id):
-            self._life.drop("no identity")
+            self._node.drop("no identity")
             self._greet_stranger(id, address)
             return None
         self._admit([Member(address, id)], listed=False)
@@ -176,7 +216,7 @@ class Peers:
     def _admit(self, newcomers: Sequence[Member], listed: bool) -> None:
         room = MEMBERS_MAX - len(self.members)
         if len(newcomers) > room:
-            self._life.drop("members", len(newcomers) - room)
+            self._node.drop("members", len(newcomers) - room)
             newcomers = newcomers[:room]
         if not newcomers:
             return
@@ -188,7 +228,7 @@ class Peers:
             insort(self.members, newcomers[0].id)
         if len(newcomers) > 1:
             self.members[:] = sorted({*self.members, *(member.id for member in newcomers)})
-        self._life.members_changed(MembersChanged(tuple(member.id for member in newcomers), ()))
+        self._node.members_changed(MembersChanged(tuple(member.id for member in newcomers), ()))
 
     def _part(self, id: NodeId) -> None:
         self._parted[id] = None
@@ -203,29 +243,29 @@ class Peers:
                 self._trust(peer)
             del self.members[bisect_left(self.members, id)]
         if gone:
-            self._life.members_changed(MembersChanged((), tuple(gone)))
+            self._node.members_changed(MembersChanged((), tuple(gone)))
 
     def _look_at_names(self) -> None:
         """Two live nodes of one name are no harm, but confuse their people: told once."""
-        seen = {self._life.name}
+        seen = {self._node.name}
         for peer in self.table.values():
             if peer.name in seen and peer.name not in self._doubled:
                 self._doubled.add(peer.name)
                 where = f"one is at {peer.address}"
-                self._life.tell("names", f"two live nodes are named {peer.name!r} ({where}). Give each its own.")
+                self._node.warn("names", f"two live nodes are named {peer.name!r} ({where}). Give each its own.")
             if peer.name:
                 seen.add(peer.name)
 
     # --- who is not wanted ------------------------------------------------------------------------------------------
 
     def _requires_identity(self) -> bool:
-        return self._life.vouching is not None and self._life.vouching.required
+        return self._node.vouching is not None and self._node.vouching.required
 
     def _is_vouched(self, id: NodeId) -> bool:
-        return self._life.vouching is not None and self._life.vouching.is_vouched(id)
+        return self._node.vouching is not None and self._node.vouching.is_vouched(id)
 
     def _identity_of(self, id: NodeId) -> bytes:
-        vouched = self._life.vouching.senders.get(id) if self._life.vouching is not None else None
+        vouched = self._node.vouching.senders.get(id) if self._node.vouching is not None else None
         return b"" if vouched is None else vouched.public
 
     def _is_banned(self, id: NodeId) -> bool:
@@ -236,15 +276,15 @@ class Peers:
         if banned == self.banned:
             return
         self.banned = banned
-        own = {self._life.id, self._life.vouching.public if self._life.vouching is not None else b""}
-        self._life.set_banned(not own.isdisjoint(banned))
+        own = {self._node.id, self._node.vouching.public if self._node.vouching is not None else b""}
+        self._node.set_banned(not own.isdisjoint(banned))
         for id in [id for id in self.table if self._is_banned(id)]:
-            self._ignore(id, self._life.call(id))
+            self._ignore(id, self._node.call(id))
             self._remove([id])
 
     def _ignore(self, id: NodeId, who: str) -> None:
-        self._life.drop("banned")
-        self._life.tell("banned", f"{who} is banned by the registry: this node ignores it.", once=f"banned {id}")
+        self._node.drop("banned")
+        self._node.warn("banned", f"{who} is banned by the registry: this node ignores it.", once=f"banned {id}")
 
     def _greet_stranger(self, id: NodeId, address: str) -> None:
         """It may have an identity, and has not shown it yet."""
@@ -253,10 +293,10 @@ class Peers:
 
     def expel(self, id: NodeId, source: str, why: str) -> None:
         """What it hands over is refused: it must not be handed anything."""
-        who = self._life.call(id) if id in self.table else source
-        self._life.tell("certificates", f"{who} {why}. It is ignored until that is mended.", once=f"certificate {id}")
-        if self._life.vouching is not None and self._life.vouching.required:
-            self._life.vouching.senders.pop(id, None)
+        who = self._node.call(id) if id in self.table else source
+        self._node.warn("certificates", f"{who} {why}. It is ignored until that is mended.", once=f"certificate {id}")
+        if self._node.vouching is not None and self._node.vouching.required:
+            self._node.vouching.senders.pop(id, None)
             self._parted.pop(id, None)
             self._remove([id])
 
@@ -270,7 +310,7 @@ class Peers:
             self._probing += 1
             self._probe(peer)
         else:
-            self._life.told["probes put off"] += 1
+            self._node.warnings["probes put off"] += 1
             peer.pings = PUT_OFF
             self._put_off[id] = peer
 
@@ -283,11 +323,11 @@ class Peers:
             return
         gap = PROBE << peer.pings
         peer.pings += 1
-        ping = Ping(self._life.random_u64())
-        self._life.transmit(peer.id, "", ping, peer.address)
+        ping = Ping(self._node.random_u64())
+        self._node.send(peer.id, "", ping, peer.address)
         if peer.listed is not None and peer.listed.address != peer.address:
-            self._life.transmit(peer.id, "", ping, peer.listed.address)
-        self._life.timers.set(("probe", peer.id), self._life.now() + gap, self._probe, peer)
+            self._node.send(peer.id, "", ping, peer.listed.address)
+        self._node.timers.set(("probe", peer.id), self._node.now() + gap, self._probe, peer)
 
     def _trust(self, peer: Peer) -> None:
         """It answered, or is gone. Who waited for a probe is next."""
@@ -295,7 +335,7 @@ class Peers:
         if was == PUT_OFF:
             del self._put_off[peer.id]
             return
-        self._life.timers.cancel(("probe", peer.id))
+        self._node.timers.cancel(("probe", peer.id))
         if not self._put_off:
             self._probing -= 1
             return
@@ -307,9 +347,9 @@ class Peers:
 
     def _greet(self, member: Member, tries: int = 0) -> None:
         if len(self.greetings) >= CANDIDATES_MAX:
-            self._life.drop("candidates")
+            self._node.drop("candidates")
             return
-        greeting = self.greetings[member.address] = Greeting(member, self._life.random_u64(), tries)
+        greeting = self.greetings[member.address] = Greeting(member, self._node.random_u64(), tries)
         self._nonces[greeting.nonce] = greeting
         if tries:
             self._greet_later(greeting)
@@ -323,19 +363,19 @@ class Peers:
     def _greet_later(self, greeting: Greeting) -> None:
         gap = min(GREETING << min(greeting.tries, 16), GREETING_MAX)
         greeting.tries += 1
-        at = self._life.now() + round(gap * (0.75 + 0.5 * self._life.rng.random()))
-        self._life.timers.set(("greet", greeting.member.address), at, self._greet_again, greeting)
+        at = self._node.now() + round(gap * (0.75 + 0.5 * self._node.rng.random()))
+        self._node.timers.set(("greet", greeting.member.address), at, self._greet_again, greeting)
 
     def _stop_greeting(self, address: str) -> None:
         greeting = self.greetings.pop(address, None)
         if greeting is not None:
             del self._nonces[greeting.nonce]
-            self._life.timers.cancel(("greet", address))
-            self._life.greetings_changed()
+            self._node.timers.cancel(("greet", address))
+            self._node.something_changed()
 
     def _say_hello(self, greeting: Greeting, to: NodeId, cookie: int) -> None:
-        hello = Hello(greeting.nonce, cookie, self._life.group, False, self._life.name)
-        self._life.transmit(to, "", hello, greeting.member.address)
+        hello = Hello(greeting.nonce, cookie, self._node.group, False, self._node.name)
+        self._node.send(to, "", hello, greeting.member.address)
 
     def cookie(self, source: str, sender: NodeId) -> int:
         """Proves that who repeats it can be reached at `source`. Never 0."""
@@ -354,11 +394,11 @@ class Peers:
                     self._say_hello(self._nonces[nonce], sender, cookie)
             case Welcome(nonce, group, name) if to_me:
                 greeting = self._nonces.get(nonce)
-                if greeting is not None and group == self._life.group:
+                if greeting is not None and group == self._node.group:
                     self._introduce(sender, name, source, greeting.member)
             case Ping(nonce) if to_me:
                 if self.heard(sender, source) is not None:
-                    self._life.transmit(sender, "", Pong(nonce))
+                    self._node.send(sender, "", Pong(nonce))
             case Pong() if to_me:
                 self.heard(sender, source)
             case Bye() if to_me:
@@ -370,23 +410,23 @@ class Peers:
         return True
 
     def _on_hello(self, sender: NodeId, hello: Hello, source: str, to_me: bool) -> None:
-        life = self._life
-        if sender == life.id:
+        node = self._node
+        if sender == node.id:
             greeting = self._nonces.get(hello.nonce)
             if greeting is not None:  # this address is our own
                 self._mine.add(greeting.member.address)
                 self._stop_greeting(greeting.member.address)
             return
-        if hello.group != life.group:
-            life.tell(
+        if hello.group != node.group:
+            node.warn(
                 "groups", f"a node of another group ({hello.name!r}, {source}) greets this one. It is not answered."
             )
             return
         cookie = self.cookie(source, sender)
         if hello.cookie != cookie or not to_me:
-            life.transmit(sender, "", Challenge(hello.nonce, cookie), source)
+            node.send(sender, "", Challenge(hello.nonce, cookie), source)
             return
-        life.transmit(sender, "", Welcome(hello.nonce, life.group, life.name), source)
+        node.send(sender, "", Welcome(hello.nonce, node.group, node.name), source)
         if not hello.visitor:
             self._introduce(sender, hello.name, source, None)
 
@@ -394,8 +434,8 @@ class Peers:
         """It proved that it is there. Who was at this address before is probably not any more."""
         if self._requires_identity() and not self._is_vouched(id) and not self._is_banned(id):
             why = "shows no certificate, and this node requires one (require_identity). It is not taken in"
-            self._life.drop("no identity")
-            self._life.tell("certificates", f"{name or 'a node'} at {source} {why}.", once=f"no certificate {source}")
+            self._node.drop("no identity")
+            self._node.warn("certificates", f"{name or 'a node'} at {source} {why}.", once=f"no certificate {source}")
             return
         listed = greeted or (self.greetings[source].member if source in self.greetings else None)
         if listed is not None:
@@ -418,10 +458,10 @@ class Peers:
     def say_bye_to(self, id: NodeId) -> None:
         if id not in self._told_bye:
             self._told_bye.add(id)
-            self._life.transmit(id, "", Bye())
+            self._node.send(id, "", Bye())
 
     def shown(self) -> tuple[statistics.Peer, ...]:
-        now = self._life.now()
+        now = self._node.now()
         return tuple(
             statistics.Peer(
                 peer.id,

@@ -1,9 +1,9 @@
 """`Node`: one member of a group, with any number of mutexes on one socket.
 
-    Node(...) --open--> Life on this loop, or on a thread of its own --close--> gone; may be opened again, anew
+    Node(...) --open--> RunningNode on this loop, or on a thread of its own --close--> gone; may be opened again, anew
 
-The object is only a recipe: all that is bound to a loop, a process and an identity is in the `Life` (node.py) that each
-opening makes. So a node may be made at import time, used in one loop, closed, and used in the next.
+The object is only a recipe: all that is bound to a loop, a process and an identity is in the `RunningNode` (node.py)
+that each opening makes. So a node may be made at import time, used in one loop, closed, and used in the next.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from softmutex.core.errors import ConfigError, NodeClosed
 from softmutex.core.events import NodeId
 from softmutex.runtime import background
 from softmutex.runtime.config import Settings, resolve, with_places
+from softmutex.runtime.crossing import see_through
 from softmutex.runtime.keys import group_keys
 from softmutex.runtime.mutex import SoftMutex
-from softmutex.runtime.node import Life
+from softmutex.runtime.node import RunningNode
 from softmutex.runtime.options import MutexOptions, NodeOptions, read_mutex_options, read_node_options
 from softmutex.runtime.statistics import MutexStatistics, NodeStatistics, Peer
-from softmutex.runtime.use import see_through
 
 
 class NodeBase:
     """What asyncio's and the threads' nodes share."""
 
     lends_for_a_while = False
+    _ways_to_open = "`async with node:`, or await node.open()"
 
     def __init__(self, **options: Unpack[NodeOptions]) -> None:
         self._keywords = read_node_options(options)
         self._config = options.get("config")
         self._settings: Settings | None = None
-        self._life: Life | None = None
+        self._running: RunningNode | None = None
         self._was_open = False
 
     @classmethod
@@ -62,7 +63,7 @@ class NodeBase:
 
     def _next_settings(self) -> Settings:
         """For the life that begins now. An adapter that was handed over as an instance has one life only (T6)."""
-        if self._life is not None:
+        if self._running is not None:
             raise NodeClosed("the node is open already.")
         settings = self.settings()
         used = [role for role in ("transport", "membership") if not isinstance(settings[role], str)]
@@ -74,14 +75,14 @@ class NodeBase:
         self._was_open = True
         return settings
 
-    def life(self) -> Life:
-        if self._life is None:
-            raise NodeClosed("the node is not open: use `async with node:`, or await node.open().")
-        self._life.check_usable()
-        return self._life
+    def running(self) -> RunningNode:
+        if self._running is None:
+            raise NodeClosed(f"the node is not open: use {self._ways_to_open}.")
+        self._running.check_usable()
+        return self._running
 
-    async def lend_within(self, mutex: str, limit_s: float | None) -> Life:
-        return self.life()
+    async def lend_within(self, mutex: str, limit_s: float | None) -> RunningNode:
+        return self.running()
 
     async def take_back(self) -> None:
         """It stays."""
@@ -89,33 +90,34 @@ class NodeBase:
     @property
     def id(self) -> NodeId:
         """Names this life of the node: each opening has another one."""
-        return self.life().id
+        return self.running().id
 
     @property
     def name(self) -> str:
         """What people call it."""
-        return self.life().name
+        return self.running().name
 
     @property
     def address(self) -> str:
         """Where others reach it."""
-        return self.life().transport.address
+        return self.running().transport.address
 
     def peers(self) -> tuple[Peer, ...]:
         """The other live nodes that are known."""
-        return self.life().peers.shown()
+        return self.running().peers.shown()
 
     def statistics(self) -> NodeStatistics:
-        return self.life().statistics()
+        return self.running().statistics()
 
     def reload_keys(self) -> None:
         """Reads the key file again at once. A node does so by itself within a second: see `softmutex key --help`."""
-        life = self.life()
-        keys = group_keys(life.settings, life.membership)
-        life.loop.call_soon_threadsafe(life.rekey, keys)
+        node = self.running()
+        keys = group_keys(node.settings, node.membership)
+        node.loop.call_soon_threadsafe(node.rekey, keys)
 
     def mutex_statistics(self, name: str) -> MutexStatistics:
-        return self.life().mutex_statistics(name)
+        mutex = self.running().mutexes.get(name)
+        return MutexStatistics.nothing(name) if mutex is None else mutex.statistics()
 
 
 class Node(NodeBase):
@@ -141,7 +143,7 @@ class Node(NodeBase):
     async def open(self) -> None:
         settings = self._next_settings()
         if not settings["thread"]:
-            self._life = await open_life(settings)
+            self._running = await RunningNode.open(settings)
             return
         self._thread = background.acquire()
         try:
@@ -151,19 +153,19 @@ class Node(NodeBase):
             raise
 
     async def _open_over_there(self, settings: Settings) -> None:
-        self._life = await open_life(settings)
+        self._running = await RunningNode.open(settings)
 
     async def close(self) -> None:
         """Hands everything over and leaves. A cancellation of the caller does not stop that."""
-        life, self._life = self._life, None
+        running, self._running = self._running, None
         thread, self._thread = self._thread, None
         if thread is None:
-            if life is not None and life.is_mine():
-                await see_through(life.close())
+            if running is not None and running.is_mine():
+                await see_through(running.close())
             return
         try:
-            if life is not None and life.is_mine():
-                await see_through(thread.run(life.close()))
+            if running is not None and running.is_mine():
+                await see_through(thread.run(running.close()))
         finally:
             background.release(thread)
 
@@ -179,9 +181,3 @@ class Node(NodeBase):
         except asyncio.CancelledError:
             if error is None:
                 raise
-
-
-async def open_life(settings: Settings) -> Life:
-    life = Life(settings)
-    await life.open()
-    return life

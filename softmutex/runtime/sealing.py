@@ -229,16 +229,16 @@ class _Door:
             return self._refuse(Refusal.MISDIRECTED, "meant for another life")
         return None
 
-    def _check_sender(self, frame: Frame) -> None:
-        if frame.sender != self.me:
-            raise UnfitForWire(f"a frame of node {frame.sender!r:.80}, and this is {self.me}: nobody sends for others.")
+    def _not_ours(self, frame: Frame) -> UnfitForWire:
+        return UnfitForWire(f"a frame of node {frame.sender!r:.80}, and this is {self.me}: nobody sends for others.")
 
 
 class Unsealed(_Door):
     """No key: frames as they are. Forgery and replays are possible; only for where strangers cannot send."""
 
     def seal(self, frame: Frame) -> bytes:
-        self._check_sender(frame)
+        if frame.sender != self.me:
+            raise self._not_ours(frame)
         return encode(frame)
 
     def open(self, data: Bytes) -> Frame | Refused:
@@ -263,7 +263,7 @@ class Sealer(_Door):
         self._group = group.encode()
         self._counter = 0
         self._windows: dict[NodeId, _Window] = {}
-        self._born = forks.count()
+        self._born = forks.here.generation
         self.vouching: Vouching | None = None
         self.rekey(ring)
 
@@ -278,21 +278,20 @@ class Sealer(_Door):
         info = key.to_bytes() + sender.to_bytes(8) + self._group
         return AESGCM(HKDF(SHA256(), KEY_SIZE, salt=_SALT, info=info).derive(self._keys[key]))
 
-    def _cipher_of(self, key: int, sender: NodeId) -> AESGCM:
+    def _new_cipher(self, key: int, sender: NodeId) -> AESGCM:
         """Kept for those who have been heard: strangers cannot push these out."""
-        cipher = self._ciphers.get((key, sender))
-        if cipher is None:
-            cipher = self._derive(key, sender)
-            if sender in self._windows:
-                if len(self._ciphers) >= CIPHERS_KEPT:
-                    del self._ciphers[next(iter(self._ciphers))]
-                self._ciphers[key, sender] = cipher
+        cipher = self._derive(key, sender)
+        if sender in self._windows:
+            if len(self._ciphers) >= CIPHERS_KEPT:
+                del self._ciphers[next(iter(self._ciphers))]
+            self._ciphers[key, sender] = cipher
         return cipher
 
     def seal(self, frame: Frame) -> bytes:
-        if forks.count() != self._born:
+        if forks.here.generation != self._born:
             raise NodeClosed("this node belongs to the parent of this forked process: it would use a nonce twice.")
-        self._check_sender(frame)
+        if frame.sender != self.me:
+            raise self._not_ours(frame)
         body = write_body(frame)
         counter = self._counter
         self._counter = counter + 1
@@ -319,7 +318,7 @@ class Sealer(_Door):
                     return self._refuse(Refusal.CROWDED, f"this life has heard {SENDERS_MAX} senders: restart the node")
             elif not window.is_new(counter):
                 return self._refuse(Refusal.REPLAYED, "opened before, or older than all that is remembered")
-            cipher = self._cipher_of(key, sender)
+            cipher = self._ciphers.get((key, sender)) or self._new_cipher(key, sender)
             header = data[:HEADER_SIZE]
             body = cipher.decrypt(number.to_bytes(12), data[HEADER_SIZE:], header)
             begin = signed_part(body) if number != counter else 0
@@ -328,9 +327,10 @@ class Sealer(_Door):
             return self._refuse(Refusal.FORGED, "sealed with another key or for another group, or changed on the way")
         except BadFrame as error:
             return self._refuse_bad(error)
-        misplaced = self._misplaced(frame)
-        if misplaced:
-            return misplaced
+        if frame.receiver != self.me or sender == self.me:
+            misplaced = self._misplaced(frame)
+            if misplaced:
+                return misplaced
         if self.vouching is not None and frame.sender != self.me:
             objection = self.vouching.objection(frame, header, body[:begin], body[begin:])
             if objection:

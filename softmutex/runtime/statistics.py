@@ -25,7 +25,7 @@ class Durations:
             self.max_ns = duration
 
 
-class Counts:
+class MutexCounts:
     """Of one mutex on one node."""
 
     __slots__ = ("acquisitions", "cancelled", "facts", "lost", "overruns", "received", "sent", "timeouts")
@@ -55,7 +55,7 @@ class MutexStatistics:
     timeouts: int
     cancelled: int
     overruns: int
-    lost: int  # holds that were told that they may not be the only one
+    lost: int  # holds that were told that they may not be the only one, whatever the reason
     wait_total: float  # seconds, of those that were granted
     wait_max: float
     hold_total: float

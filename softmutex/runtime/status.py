@@ -16,19 +16,21 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from softmutex import plugins
-from softmutex.core.events import NodeId
+from softmutex.core.events import Instant, NodeId
 from softmutex.core.messages import Challenge, Message, StatusReply, StatusRequest
 from softmutex.core.wire import Frame
 from softmutex.ports import Closed, Datagram, Member, Transport
 from softmutex.runtime import keys
+from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
-from softmutex.runtime.seat import Seat
+from softmutex.runtime.local import LocalMutex
+from softmutex.runtime.statistics import NodeStatistics
 
 if TYPE_CHECKING:
-    from softmutex.runtime.node import Life
+    from softmutex.runtime.identity import Vouching
     from softmutex.runtime.sealing import Seal
 
 PAGE = 1024
@@ -40,61 +42,85 @@ ASK_AGAIN_S = 0.2
 # --- the node's side ------------------------------------------------------------------------------------------------
 
 
+class Cookies(Protocol):
+    def cookie(self, source: str, sender: NodeId) -> int:
+        """Proves that who repeats it can be reached at `source`."""
+        ...
+
+
+class NodeForStatus(Protocol):
+    """What is asked of the node. Nothing else of it is touched."""
+
+    id: NodeId
+    name: str
+    settings: Settings
+    transport: Transport
+    seal: Seal
+    vouching: Vouching | None
+    now: Clock
+    mutexes: dict[str, LocalMutex]
+
+    @property
+    def peers(self) -> Cookies: ...
+
+    def send(self, to: NodeId, mutex: str, message: Message, address: str | None = None) -> None: ...
+
+    def statistics(self) -> NodeStatistics: ...
+
+
 class StatusDesk:
-    def __init__(self, life: Life) -> None:
-        self._life = life
+    def __init__(self, node: NodeForStatus) -> None:
+        self._node = node
         self._documents: dict[tuple[NodeId, int], bytes] = {}
 
     def received(self, sender: NodeId, message: Message, source: str, to_me: bool) -> bool:
         if not isinstance(message, StatusRequest):
             return False
         nonce, cookie, page = message
-        life = self._life
-        if cookie != life.peers.cookie(source, sender) or not to_me:  # P5
-            life.transmit(sender, "", Challenge(nonce, life.peers.cookie(source, sender)), source)
+        node = self._node
+        if cookie != node.peers.cookie(source, sender) or not to_me:  # P5
+            node.send(sender, "", Challenge(nonce, node.peers.cookie(source, sender)), source)
             return True
         document = self._documents.get((sender, nonce))
         if document is None:
-            document = json.dumps(describe(life), separators=(",", ":")).encode()[: PAGE * PAGES_MAX]
+            document = json.dumps(describe(node), separators=(",", ":")).encode()[: PAGE * PAGES_MAX]
             self._documents[sender, nonce] = document
             if len(self._documents) > DOCUMENTS_KEPT:
                 del self._documents[next(iter(self._documents))]
         pages = max(1, -(-len(document) // PAGE))
         if page < pages:
             content = document[page * PAGE : (page + 1) * PAGE]
-            life.transmit(sender, "", StatusReply(nonce, page, pages, content), source)
+            node.send(sender, "", StatusReply(nonce, page, pages, content), source)
         return True
 
 
-def describe(life: Life) -> dict[str, Any]:
+def describe(node: NodeForStatus) -> dict[str, Any]:
     """What a node knows, as plain data."""
-    statistics = life.statistics()
+    statistics = node.statistics()
     return {
-        "id": f"{life.id:016x}",
-        "name": life.name,
-        "address": life.transport.address,
-        "group": life.settings["group"],
+        "id": f"{node.id:016x}",
+        "name": node.name,
+        "address": node.transport.address,
+        "group": node.settings["group"],
         "version": own_version(),
-        "keys": life.seal.key_ids,
-        "identity": life.vouching.shown if life.vouching is not None else None,
-        "clock": seconds(life.now()),  # since 1970, as its machines see it
+        "keys": node.seal.key_ids,
+        "identity": node.vouching.shown if node.vouching is not None else None,
+        "clock": seconds(node.now()),  # since 1970, as its machines see it
         "peers": statistics.peers,
         "dropped": dict(statistics.dropped),
         "told": dict(statistics.told),
         "loop_lag_max": round(statistics.loop_lag_max, 3),
-        "mutexes": [describe_mutex(seat) for _, seat in sorted(life.seats.items())],
+        "mutexes": [describe_mutex(mutex, node.now()) for _, mutex in sorted(node.mutexes.items())],
     }
 
 
-def describe_mutex(seat: Seat) -> dict[str, Any]:
-    life = seat.life
-    view = seat.machine.view()
-    now = life.now()
+def describe_mutex(mutex: LocalMutex, now: Instant) -> dict[str, Any]:
+    view = mutex.machine.view()
     return {
-        "name": seat.name,
-        "algorithm": seat.terms.algorithm,
-        "slots": seat.terms.slots,
-        "terms": {**asdict(seat.terms.timing), **seat.terms.machine_options()},
+        "name": mutex.name,
+        "algorithm": mutex.terms.algorithm,
+        "slots": mutex.terms.slots,
+        "terms": {**asdict(mutex.terms.timing), **mutex.terms.machine_options()},
         "state": view.state,
         "epoch": view.epoch,
         "tokens": len(view.tokens),
@@ -102,17 +128,17 @@ def describe_mutex(seat: Seat) -> dict[str, Any]:
         "holder": f"{view.holder:016x}" if view.holder else None,
         "queue": [f"{node:016x}" for node in view.queue[:32]],
         "holding": [
-            {"for": seconds(now - claim.granted_at), "waited": seconds(claim.granted_at - claim.asked_at)}
-            for claim in list(seat.holding.values())[:8]
+            {"for": seconds(now - claim._granted_at), "waited": seconds(claim._granted_at - claim._asked_at)}
+            for claim in list(mutex.holding.values())[:8]
         ],
-        "waiting": [seconds(now - claim.asked_at) for claim in list(seat.waiting.values())[:32]],
-        "waiting_count": len(seat.waiting),
-        "isolated": seat.isolated,
-        "acquisitions": seat.counts.acquisitions,
-        "timeouts": seat.counts.timeouts,
-        "overruns": seat.counts.overruns,
-        "lost": seat.counts.lost,
-        "facts": dict(seat.counts.facts),
+        "waiting": [seconds(now - claim._asked_at) for claim in list(mutex.waiting.values())[:32]],
+        "waiting_count": len(mutex.waiting),
+        "isolated": mutex.isolated,
+        "acquisitions": mutex.counts.acquisitions,
+        "timeouts": mutex.counts.timeouts,
+        "overruns": mutex.counts.overruns,
+        "lost": mutex.counts.lost,
+        "facts": dict(mutex.counts.facts),
     }
 
 

@@ -9,8 +9,9 @@ from softmutex.runtime import background
 from softmutex.runtime.blocking import BlockingMutex
 from softmutex.runtime.config import Settings
 from softmutex.runtime.host import OneShot
+from softmutex.runtime.node import RunningNode
 from softmutex.runtime.options import MutexOptions, OneShotOptions, read_mutex_options, read_one_shot_options
-from softmutex.runtime.public import NodeBase, open_life
+from softmutex.runtime.public import NodeBase
 
 
 class SoftMutex(BlockingMutex):
@@ -37,6 +38,7 @@ class Node(NodeBase):
     'db-load'
     """
 
+    _ways_to_open = "`with node:`, or node.open()"
     _thread: background.Background | None = None
 
     def mutex(self, name: str, **options: Unpack[MutexOptions]) -> BlockingMutex:
@@ -53,17 +55,17 @@ class Node(NodeBase):
             raise
 
     async def _open_over_there(self, settings: Settings) -> None:
-        self._life = await open_life(settings)
+        self._running = await RunningNode.open(settings)
 
     def close(self) -> None:
         """Hands everything over and leaves."""
-        life, self._life = self._life, None
+        running, self._running = self._running, None
         thread, self._thread = self._thread, None
         if thread is None:
             return
         try:
-            if life is not None and life.is_mine():
-                thread.wait(life.close())
+            if running is not None and running.is_mine():
+                thread.wait(running.close())
         finally:
             background.release(thread)
 

@@ -23,7 +23,7 @@ from softmutex.runtime.clock import Clock
 
 Entry: TypeAlias = tuple[Instant, int, Hashable, Callable[[Any], None], Any]
 
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.node")
 
 SLACK = 64
 

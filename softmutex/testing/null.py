@@ -21,15 +21,15 @@ what the others do is tested with `MemoryNetwork`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator
-from typing import Any, ParamSpec, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 from softmutex.core.errors import AcquireTimeout, SoftMutexError
 from softmutex.core.events import LostReason
+from softmutex.front import UNSET, Tasks, Threads, Unset, limit_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,7 +47,6 @@ class _Null:
         self.grants = 0
         self.holds: list[NullHold | NullSyncHold] = []
         self._timeout = timeout
-        self._entered: dict[Hashable, list[Any]] = {}
 
     def lose(self, reason: LostReason = LostReason.OVERLAP) -> None:
         for hold in self.holds:
@@ -67,7 +66,7 @@ class _Null:
         return False
 
 
-class _Held:
+class _NullClaim:
     """What a `Hold` shows, as far as it can be known without a node. `touches` counts."""
 
     def __init__(self, mutex: _Null, begun_s: float) -> None:
@@ -85,6 +84,9 @@ class _Held:
     def touch(self) -> None:
         self.touches += 1
 
+    def _enter(self) -> None:
+        """It may be entered again and again."""
+
     def _end(self) -> None:
         self._mutex.holds = [hold for hold in self._mutex.holds if hold is not self]
 
@@ -92,7 +94,7 @@ class _Held:
 # --- as SoftMutex ---------------------------------------------------------------------------------------------------
 
 
-class NullHold(_Held):
+class NullHold(_NullClaim):
     def __init__(self, mutex: _Null, begun_s: float) -> None:
         super().__init__(mutex, begun_s)
         self.lost = asyncio.Event()
@@ -107,48 +109,32 @@ class NullHold(_Held):
         self._end()
 
 
-class NullMutex(_Null):
-    async def _acquire(self, timeout: float | None) -> NullHold:
-        begun_s = time.monotonic()
-        while not self._is_granted(begun_s, timeout):  # noqa: ASYNC110 it may be set free in any thread
+class NullMutex(_Null, Tasks[NullHold]):
+    def __init__(self, name: str = "null", *, timeout: float | None = None, **options: Any) -> None:
+        _Null.__init__(self, name, timeout=timeout, **options)
+        Tasks.__init__(self)
+
+    async def acquire(self, timeout: float | Unset | None = UNSET) -> NullHold:
+        limit_s, begun_s = limit_of(timeout, self._timeout), time.monotonic()
+        while not self._is_granted(begun_s, limit_s):  # noqa: ASYNC110 it may be set free in any thread
             await asyncio.sleep(LOOK_AGAIN_S)
         hold = NullHold(self, begun_s)
         self.holds.append(hold)
         return hold
 
-    async def __aenter__(self) -> NullHold:
-        hold = await self._acquire(self._timeout)
-        self._entered.setdefault(asyncio.current_task(), []).append(hold)
-        return hold
+    def _guard_plain(self, function: Callable[P, R], timeout: float | Unset | None) -> Callable[P, R]:
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+            with in_thread(self, timeout):
+                return function(*args, **kwargs)
 
-    async def __aexit__(self, *_error: object) -> None:
-        self._entered[asyncio.current_task()].pop()._end()
-
-    @contextlib.asynccontextmanager
-    async def hold(self, timeout: float | None = None) -> AsyncIterator[NullHold]:
-        hold = await self._acquire(self._timeout if timeout is None else timeout)
-        async with hold:
-            yield hold
-
-    async def try_acquire(self) -> NullHold | None:
-        return None if self.busy else await self._acquire(0)
-
-    def guard(self, timeout: float | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            @functools.wraps(function)
-            async def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-                async with self.hold(timeout):
-                    return await cast(Any, function)(*args, **kwargs)
-
-            return cast(Callable[P, R], guarded)
-
-        return decorate
+        return guarded
 
 
 # --- as sync.SoftMutex ----------------------------------------------------------------------------------------------
 
 
-class NullSyncHold(_Held):
+class NullSyncHold(_NullClaim):
     def __init__(self, mutex: _Null, begun_s: float) -> None:
         super().__init__(mutex, begun_s)
         self.lost = threading.Event()
@@ -163,38 +149,19 @@ class NullSyncHold(_Held):
         self._end()
 
 
-class NullSyncMutex(_Null):
-    def _acquire(self, timeout: float | None) -> NullSyncHold:
-        begun_s = time.monotonic()
-        while not self._is_granted(begun_s, timeout):
-            time.sleep(LOOK_AGAIN_S)
-        hold = NullSyncHold(self, begun_s)
-        self.holds.append(hold)
-        return hold
+class NullSyncMutex(_Null, Threads[NullSyncHold]):
+    def __init__(self, name: str = "null", *, timeout: float | None = None, **options: Any) -> None:
+        _Null.__init__(self, name, timeout=timeout, **options)
+        Threads.__init__(self)
 
-    def __enter__(self) -> NullSyncHold:
-        hold = self._acquire(self._timeout)
-        self._entered.setdefault(threading.get_ident(), []).append(hold)
-        return hold
+    def acquire(self, timeout: float | Unset | None = UNSET) -> NullSyncHold:
+        return in_thread(self, timeout)
 
-    def __exit__(self, *_error: object) -> None:
-        self._entered[threading.get_ident()].pop()._end()
 
-    @contextlib.contextmanager
-    def hold(self, timeout: float | None = None) -> Iterator[NullSyncHold]:
-        with self._acquire(self._timeout if timeout is None else timeout) as hold:
-            yield hold
-
-    def try_acquire(self) -> NullSyncHold | None:
-        return None if self.busy else self._acquire(0)
-
-    def guard(self, timeout: float | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            @functools.wraps(function)
-            def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-                with self.hold(timeout):
-                    return function(*args, **kwargs)
-
-            return guarded
-
-        return decorate
+def in_thread(mutex: _Null, timeout: float | Unset | None) -> NullSyncHold:
+    limit_s, begun_s = limit_of(timeout, mutex._timeout), time.monotonic()
+    while not mutex._is_granted(begun_s, limit_s):
+        time.sleep(LOOK_AGAIN_S)
+    hold = NullSyncHold(mutex, begun_s)
+    mutex.holds.append(hold)
+    return hold

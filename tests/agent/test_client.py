@@ -102,6 +102,17 @@ def test_a_decorated_function_runs_while_it_is_held(agent: Agent):
     assert work(3) == 3
 
 
+def test_what_would_run_after_the_call_cannot_be_decorated():
+    def numbers():
+        yield 1
+
+    async def work() -> None: ...
+
+    for wrong, why in ((numbers, "is a generator"), (work, "is a coroutine function")):
+        with pytest.raises(ConfigError, match=why):
+            SoftMutex("x").guard()(wrong)
+
+
 async def test_a_cancelled_wait_leaves_the_queue(agent: Agent):
     mutex = SoftMutex("x")
     async with mutex:

@@ -67,10 +67,11 @@ async def test_local_members_are_sealed_though_nobody_made_a_key(no_leaks: None,
         assert (node.peers(), plain.peers()) == ((), ())
 
 
-@pytest.mark.parametrize("how", ["bytes", "path", "key_file", "variable"])
+@pytest.mark.parametrize("how", ["bytes", "path", "keyword", "key_file", "variable"])
 async def test_members_of_one_key_meet(no_leaks: None, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch):
     file = key_file(tmp_path, KEY)
-    options = {"bytes": {"key": KEY}, "path": {"key": file}, "key_file": {}, "variable": {}}[how]
+    given = {"bytes": {"key": KEY}, "path": {"key": file}, "keyword": {"key_file": file}}
+    options = given.get(how, {})
     url = f"?key_file={file}" if how == "key_file" else ""
     if how == "variable":
         monkeypatch.setenv("SOFTMUTEX_KEY_FILE", str(file))

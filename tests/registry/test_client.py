@@ -228,7 +228,7 @@ async def test_what_a_registry_does_wrong_is_told_once_and_tried_again(no_leaks:
     async with impostor(answer) as base, member(base) as onlooker:
         assert await onlooker.watch() == ()
         await until(lambda: onlooker.statistics()["troubles"] >= 3, "it tries again")
-        told = [record.getMessage() for record in caplog.records if record.name == "softmutex"]
+        told = [record.getMessage() for record in caplog.records if record.name == "softmutex.membership"]
         assert len(told) == 1 and said in told[0] and base in told[0]
 
 

@@ -213,6 +213,29 @@ async def test_cancellation_at_every_turn_of_the_loop_leaves_the_mutex_free(no_l
             assert far.statistics().holding == 0
 
 
+# --- without a body -------------------------------------------------------------------------------------------------
+
+
+async def test_a_hold_acquired_without_a_body_lasts_until_it_is_released_by_whichever_task(node: Node):
+    mutex = node.mutex("x")
+    hold = await mutex.acquire(timeout=5)
+    assert mutex.statistics().holding == 1
+    with pytest.raises(AcquireTimeout, match=r"not granted within 0.01 s"):
+        await mutex.acquire(timeout=0.01)  # no deadlock: another task may release it meanwhile
+    waiting = asyncio.create_task(mutex.acquire())
+    await until(lambda: mutex.statistics().waiting)
+    await asyncio.create_task(hold.release())
+    async with await waiting as second:
+        assert second is not hold
+    assert mutex.statistics().holding == 0
+
+
+@pytest.mark.parametrize("wrong", ["5", True, [1]])
+async def test_a_time_limit_that_is_no_number_is_an_error_that_says_so(node: Node, wrong):
+    with pytest.raises(ConfigError, match="give seconds as a number"):
+        await node.mutex("x").acquire(timeout=wrong)
+
+
 # --- nesting --------------------------------------------------------------------------------------------------------
 
 
@@ -222,7 +245,7 @@ async def test_a_task_that_asks_for_what_it_holds_is_told_so_at_once(node: Node)
         with pytest.raises(SoftMutexError, match="holds the mutex 'x' already"):
             async with mutex:
                 raise AssertionError("entered")
-        with pytest.raises(SoftMutexError, match="holds the mutex 'x' already"):
+        with pytest.raises(AcquireTimeout, match="holds the mutex 'x' already, so that it would not be granted within"):
             async with node.mutex("x").hold(timeout=60):
                 raise AssertionError("entered")
         assert await mutex.try_acquire() is None

@@ -33,6 +33,17 @@ async def test_it_joins_waits_works_hands_on_and_leaves_nothing_behind(no_leaks:
     assert not MemoryNetwork.named("one-shot").members
 
 
+async def test_released_in_its_body_it_leaves_once_and_says_nothing(no_leaks: None, caplog: pytest.LogCaptureFixture):
+    mutex = SoftMutex("x", **by_url("released"))
+    async with mutex as hold:
+        await hold.release()
+        await hold.release()
+        assert not MemoryNetwork.named("released").members
+        async with mutex:
+            assert len(MemoryNetwork.named("released").members) == 1
+    assert not [record for record in caplog.records if record.name.startswith("softmutex")]
+
+
 async def test_with_nothing_given_the_processes_of_this_user_meet(no_leaks: None, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("SOFTMUTEX_MEMBERSHIP", f"local://?directory={tmp_path}")
     async with SoftMutex("x"):

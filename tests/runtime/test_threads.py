@@ -92,6 +92,52 @@ def test_a_thread_that_asks_for_what_it_holds_is_told_so_at_once():
         raise AssertionError("entered")
 
 
+def test_a_hold_acquired_without_a_body_is_released_by_whichever_thread():
+    with sync.Node(**by_url("handle")) as node:
+        mutex = node.mutex("x")
+        with ThreadPoolExecutor(1) as pool:
+            hold = pool.submit(mutex.acquire, 5).result()
+        with pytest.raises(AcquireTimeout):
+            mutex.acquire(timeout=0.01)
+        hold.release()
+        hold.release()
+        with mutex.acquire(timeout=5):
+            assert mutex.statistics().holding == 1
+
+
+def test_a_thread_is_not_taken_for_an_earlier_one_that_had_its_number():
+    """It ended with a hold whose body it had entered, and another one releases that."""
+    with sync.Node(**by_url("numbers")) as node:
+        mutex = node.mutex("x")
+        holds: list[sync.Hold] = []
+        numbers: list[int] = []
+
+        def begin() -> None:
+            holds.append(mutex.acquire().__enter__())
+            numbers.append(threading.get_ident())
+
+        def ask() -> None:
+            numbers.append(threading.get_ident())
+            with mutex.hold(timeout=10):
+                numbers.append(0)
+
+        for work in (begin, ask):
+            thread = threading.Thread(target=work)
+            thread.start()
+            if holds and work is ask:
+                until_true(lambda: mutex.statistics().waiting)
+                holds[0].release()
+            thread.join(10)
+    first, second, *entered = numbers
+    assert first == second, "this platform gives the number of a thread that ended to the next one"
+    assert entered == [0]
+
+
+def test_a_node_that_is_not_open_says_how_a_thread_opens_it():
+    with pytest.raises(NodeClosed, match=r"use `with node:`, or node\.open\(\)\."):
+        sync.Node(**by_url("shut")).mutex("x").acquire()
+
+
 def test_an_error_of_the_body_comes_out_as_it_is():
     error = ValueError("own")
     with pytest.raises(ValueError, match="own") as raised, sync.SoftMutex("x", **by_url("own")):
@@ -371,6 +417,37 @@ def test_the_exit_of_a_parents_hold_in_a_forked_child_does_nothing():
 
         assert in_child(leave) == "quiet"
         assert not hold.lost.is_set()
+
+
+def test_a_parents_hold_looks_lost_in_a_forked_child_and_cannot_be_released_there():
+    with sync.SoftMutex("x", **by_url("fork-hold")) as hold:
+
+        def look() -> str:
+            seen = f"{hold.lost.is_set()} {hold.lost.wait(10)} {hold.lost_reason}"
+            try:
+                hold.release()
+            except NodeClosed as error:
+                return f"{seen}: {error}"
+            return "released"
+
+        assert in_child(look).startswith(
+            "True True closed: this hold of the mutex 'x' belongs to the parent of this forked process"
+        )
+        assert not hold.lost.is_set()
+        assert hold.lost_reason is None
+
+
+async def test_so_does_one_of_a_task(no_leaks: None):
+    async with SoftMutex("x", **by_url("fork-task")) as hold:
+
+        def look() -> str:
+            try:
+                hold.release().send(None)
+            except NodeClosed as error:
+                return f"{hold.lost.is_set()} {hold.lost_reason} {error}"
+            return "released"
+
+        assert in_child(look).startswith("True closed this hold of the mutex 'x' belongs to the parent")
 
 
 def test_a_one_shot_mutex_of_the_parent_joins_anew_in_a_forked_child(tmp_path: Any):

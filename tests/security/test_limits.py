@@ -216,7 +216,7 @@ async def test_one_mutex_too_many_is_refused(no_leaks: None, network: MemoryNetw
 async def test_warnings_end_and_counting_goes_on(
     no_leaks: None, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    lower("different warnings in a life", 3, monkeypatch)
+    lower("different warnings of a node", 3, monkeypatch)
     async with node_on(network, name="one") as one:
         for number in range(10):
             stranger = network.transport(f"stranger {number}")

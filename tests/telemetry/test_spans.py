@@ -63,7 +63,7 @@ async def test_a_node_without_telemetry_passes_the_story_on(network: MemoryNetwo
 async def test_a_hand_over_is_a_child_of_the_hold_that_it_ends(here: Node, there: Node, kept: Kept):
     async with here.mutex("x"):
         wanted = asyncio.create_task(use(there.mutex("x")))
-        await until(lambda: there.mutex("x").statistics().waiting)
+        await until(lambda: here.mutex("x").statistics().received.get("WANT"))
     await wanted
     await until(lambda: kept.spans("softmutex.handover"))
     hold, handover = kept.spans("softmutex.hold")[0], kept.spans("softmutex.handover")[0]

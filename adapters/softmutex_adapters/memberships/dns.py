@@ -30,7 +30,7 @@ from softmutex_adapters.memberships import dns_wire
 from softmutex_adapters.memberships.dns_resolver import RESOLV_CONF, ask, ask_within, read_resolv_conf
 from softmutex_adapters.memberships.dns_wire import AAAA, SRV, A, BadAnswer
 
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.membership")
 
 REFRESH_S = 5.0
 RETRY_S = 0.5

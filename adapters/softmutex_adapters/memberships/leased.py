@@ -32,7 +32,7 @@ from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen, Closed, Member
 from softmutex_adapters.registry import wire
 
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.membership")
 
 TTL_S = 4.0
 BEATS = 4  # in the time of a lease: three may be lost

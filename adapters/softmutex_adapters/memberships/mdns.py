@@ -33,7 +33,7 @@ from softmutex_adapters.memberships.mdns_roll import Roll
 if TYPE_CHECKING:
     from softmutex_adapters.memberships.mdns_air import Air
 
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.membership")
 
 DEFAULT_NAME = "default"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")

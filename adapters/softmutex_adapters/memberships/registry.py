@@ -41,7 +41,7 @@ from softmutex_adapters.registry.reporter import Reporter
 if TYPE_CHECKING:
     import tenacity
 
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.membership")
 
 DEFAULT_PORT = 9430
 JOIN_S = 5.0  # so long `join` waits for a registry; after that it is joined when one comes back

@@ -28,7 +28,7 @@ from softmutex.core.errors import ConfigError
 from softmutex.ports import Closed, Member
 from softmutex.urls import Url, join_address, split_address
 
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.membership")
 
 REFRESH_S = 30.0
 RETRY_S = 1.0

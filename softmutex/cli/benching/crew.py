@@ -282,7 +282,7 @@ async def take_part(node_options: dict[str, Any]) -> None:
 
 def watchers_of(node: Any) -> list[int]:
     """Who watches the token that is here, in their order."""
-    view = node.life().seats[NAME].machine.view()
+    view = node.running().mutexes[NAME].machine.view()
     return [watcher for token in view.tokens for watcher in token.escort.watch]
 
 

@@ -7,8 +7,11 @@ The naive way, one lock for the tasks of a process in front of one request to th
 processes and an unfair one of tasks: a process with a hundred waiting tasks gets as much as one with a single one. So
 each claim is a request of its own to the machine, in the order in which they were asked.
 
-A `Seat` exists too for a mutex that only others use: every member of a group takes part in every mutex of it, so that
-the token is never further away than the group (`founding.py` tells how a node hears of a mutex).
+A `LocalMutex` exists too for a mutex that only others use: every member of a group takes part in every mutex of it, so
+that the token is never further away than the group (`founding.py` tells how a node hears of a mutex).
+
+H1  A hold is declared lost in one place (`tell_lost`), whatever the reason, and once: there it is counted, shown to
+    observers, logged, and the application is woken.
 """
 
 from __future__ import annotations
@@ -36,20 +39,20 @@ from softmutex.core.events import (
     to_seconds,
 )
 from softmutex.core.machine import Algorithm
-from softmutex.runtime.claim import Claim, Stage
-from softmutex.runtime.statistics import Counts, Durations, MutexStatistics
+from softmutex.runtime.claim import Claim, Progress, no_longer_alone
+from softmutex.runtime.statistics import Durations, MutexCounts, MutexStatistics
 from softmutex.runtime.terms import Terms
 
 if TYPE_CHECKING:
-    from softmutex.runtime.node import Life
+    from softmutex.runtime.node import RunningNode
 
-log = logging.getLogger("softmutex")
+log = logging.getLogger("softmutex.hold")
 
 TRY_S = 1.0  # a claim that only tries waits so long for a token that nobody holds to come here
 TRY = from_seconds(TRY_S)
 
 
-class Seat:
+class LocalMutex:
     __slots__ = (
         "backlog",
         "busy",
@@ -59,22 +62,24 @@ class Seat:
         "held",
         "holding",
         "isolated",
-        "life",
+        "log",
         "machine",
         "name",
+        "node",
         "requests",
         "started",
         "terms",
-        "told",
         "waited",
         "waiting",
+        "warned_of",
     )
 
-    def __init__(self, life: Life, name: str, terms: Terms, machine: Algorithm) -> None:
-        self.life = life
+    def __init__(self, node: RunningNode, name: str, terms: Terms, machine: Algorithm) -> None:
+        self.node = node
         self.name = name
         self.terms = terms
         self.machine = machine
+        self.log = logging.getLogger(f"softmutex.{terms.algorithm}")
         self.waiting: dict[RequestId, Claim] = {}  # in the order in which they were asked
         self.holding: dict[RequestId, Claim] = {}
         self.requests: RequestId = 0
@@ -84,107 +89,124 @@ class Seat:
         self.isolated = False
         self.departed = False
         self.heard_at: Instant = 0  # when another node last spoke of this mutex
-        self.counts = Counts()
+        self.counts = MutexCounts()
         self.waited = Durations()
         self.held = Durations()
-        self.told: set[str] = set()  # what the user has been told once and need not hear again
+        self.warned_of: set[str] = set()  # what the user has read once and need not read again
 
     # --- what the application asks for ------------------------------------------------------------------------------
 
     def ask(self, claim: Claim) -> None:
-        life = self.life
-        claim.seat = self
-        claim.asked_at = life.now()
-        trying = claim.timeout_s is not None and claim.timeout_s <= 0
+        node = self.node
+        now = node.now()
+        claim._local = self
+        claim._asked_at = now
+        timeout_s = claim._timeout_s
+        trying = timeout_s is not None and timeout_s <= 0
         if trying and (self.waiting or len(self.holding) >= self.terms.slots):
             self._give_up(claim)
             return
-        if self.isolated and claim.policy.when_isolated == "raise":
+        if self.isolated and claim._policy.when_isolated == "raise":
             self._refuse_isolated(claim)
             return
         self.requests += 1
-        request = claim.request = self.requests
-        claim.stage = Stage.WAITING
+        request = claim._request = self.requests
+        claim._progress = Progress.WAITING
         self.waiting[request] = claim
-        life.handle(self, Requested(request))
-        if claim.timeout_s is not None and claim.stage is Stage.WAITING:
-            limit = TRY if trying else from_seconds(claim.timeout_s)
-            life.timers.set((self, "limit", request), claim.asked_at + limit, self.time_out, claim)
+        node.handle(self, Requested(request), now)
+        if timeout_s is not None and claim._progress is Progress.WAITING:
+            limit = TRY if trying else from_seconds(timeout_s)
+            node.timers.set((self, "limit", request), now + limit, self.time_out, claim)
 
     def withdraw(self, claim: Claim) -> None:
         """The caller gave up. A grant that came all the same is handed on at once (C2)."""
-        if claim.stage is Stage.HELD:
+        if claim._progress is Progress.HELD:
             self.release(claim, b"")
-        elif claim.stage is Stage.WAITING:
+        elif claim._progress is Progress.WAITING:
             self.counts.cancelled += 1
-            claim.stage = Stage.ENDED
+            claim._progress = Progress.ENDED
             self._forget(claim)
 
     def time_out(self, claim: Claim) -> None:
-        if claim.stage is Stage.WAITING:
+        if claim._progress is Progress.WAITING:
             self._forget(claim)
             self._give_up(claim)
 
     def release(self, claim: Claim, baggage: bytes) -> None:
-        if claim.stage is not Stage.HELD:
+        if claim._progress is not Progress.HELD:
             return
-        claim.stage = Stage.ENDED
-        del self.holding[claim.request]
-        if claim.deadline is not None:
-            self.life.timers.cancel((self, "overrun", claim.request))
-        self.held.add(self.life.now() - claim.granted_at)
-        self.life.handle(self, Released(claim.request, baggage or claim.grant.baggage))
+        node = self.node
+        now = node.now()
+        claim._progress = Progress.ENDED
+        del self.holding[claim._request]
+        if claim._overruns_at is not None:
+            node.timers.cancel((self, "overrun", claim._request))
+        self.held.add(now - claim._granted_at)
+        node.handle(self, Released(claim._request, baggage or claim._grant.baggage), now)
+        if node.closing:
+            node.something_changed()
 
     # --- what the machine answers -----------------------------------------------------------------------------------
 
     def grant(self, grant: Grant) -> None:
         request = grant.request
         claim = self.waiting.pop(request, None)
+        node = self.node
         if claim is None:  # never by a machine that keeps A2; the token must not stay here for nobody
-            self.backlog.append(Released(request))
+            node.handle(self, Released(request))
             return
-        life = self.life
-        if claim.timeout_s is not None:
-            life.timers.cancel((self, "limit", request))
-        claim.stage = Stage.HELD
-        claim.grant = grant
-        claim.peers = len(life.members) - 1
-        claim.granted_at = now = life.now()
+        if claim._timeout_s is not None:
+            node.timers.cancel((self, "limit", request))
+        claim._progress = Progress.HELD
+        claim._grant = grant
+        claim.peers = len(node.members) - 1
+        claim._granted_at = now = node.now()
         self.holding[request] = claim
         self.counts.acquisitions += 1
-        self.waited.add(now - claim.asked_at)
-        if claim.policy.max_hold is not None:
-            claim.deadline = now + claim.policy.max_hold
-            life.timers.set((self, "overrun", request), claim.deadline, self.overrun, claim)
-        claim.listener._settled()
+        self.waited.add(now - claim._asked_at)
+        if claim._policy.max_hold is not None:
+            claim._overruns_at = now + claim._policy.max_hold
+            node.timers.set((self, "overrun", request), claim._overruns_at, self.overrun, claim)
+        claim._on_settled()
         if not grant.alone:
-            self.lose(request, LostReason.OVERLAP)
+            self.tell_lost(claim, LostReason.OVERLAP)
 
     def lose(self, request: RequestId, reason: LostReason) -> None:
         claim = self.holding.get(request)
         if claim is not None:
-            self.counts.lost += 1
-            self.life.tell_observers(self.name, "hold_lost", {"request": request, "reason": reason.value})
-            claim.listener._lost(reason)
+            self.tell_lost(claim, reason)
+
+    def tell_lost(self, claim: Claim, reason: LostReason) -> None:
+        """The one door for a lost hold (H1)."""
+        if claim._lost_as is not None:
+            return
+        claim._lost_as = reason
+        self.counts.lost += 1
+        self.node.notice(self.name, "hold_lost", {"request": claim._request, "reason": reason.value})
+        said = no_longer_alone(self.name, reason)
+        log.warning("%s", f"{said} The body goes on." if claim._policy.on_lost == "continue" else said)
+        claim._on_lost()
 
     def fired(self, timer: TimerName) -> None:
-        self.life.handle(self, Fired(timer))
+        self.node.handle(self, Fired(timer))
 
     def note(self, note: Note) -> None:
         self.counts.note(note.kind)
+        if note.kind is not FactKind.HANDED_OVER:  # of which there may be thousands a second
+            self.log.debug("%s on %s: %s %s", self.name, self.node.name, note.kind.value, note.detail)
         match note.kind:
             case FactKind.ISOLATED:
                 self.isolated = True
                 for claim in list(self.waiting.values()):
-                    if claim.policy.when_isolated == "raise":
+                    if claim._policy.when_isolated == "raise":
                         self._forget(claim)
                         self._refuse_isolated(claim)
             case FactKind.REJOINED:
                 self.isolated = False
             case FactKind.HANDOVER_FAILED | FactKind.TOKEN_LOST | FactKind.GENERATED if note.peer:
-                self.life.peers.suspect(note.peer)
+                self.node.peers.suspect(note.peer)
             case FactKind.MISMATCH:
-                self.life.founding.explain_mismatch(self, note.peer, note.detail)
+                self.node.founding.explain_mismatch(self, note.peer, note.detail)
             case _:
                 pass
 
@@ -192,41 +214,40 @@ class Seat:
 
     def overrun(self, claim: Claim) -> None:
         """The timer of max_hold. A hold that was touched meanwhile has a later deadline by now."""
-        if claim.stage is not Stage.HELD or claim.deadline is None:
+        if claim._progress is not Progress.HELD or claim._overruns_at is None:
             return
-        now = self.life.now()
-        if now < claim.deadline:
-            self.life.timers.set((self, "overrun", claim.request), claim.deadline, self.overrun, claim)
+        now = self.node.now()
+        if now < claim._overruns_at:
+            self.node.timers.set((self, "overrun", claim._request), claim._overruns_at, self.overrun, claim)
             return
         self.counts.overruns += 1
-        self.life.tell_observers(self.name, "overrun", {"request": claim.request})
+        self.node.notice(self.name, "overrun", {"request": claim._request})
         log.warning(
             "mutex %r is held for %.3f s without progress, longer than max_hold (%.3f s): %s",
             self.name,
-            (now - claim.granted_at) / SECOND,
-            (claim.policy.max_hold or 0) / SECOND,
+            (now - claim._granted_at) / SECOND,
+            (claim._policy.max_hold or 0) / SECOND,
             "it is released now, and the work that goes on is no longer protected"
-            if claim.policy.on_overrun == "release"
+            if claim._policy.on_overrun == "release"
             else "call hold.touch() where there is progress, or raise max_hold",
         )
-        if claim.policy.on_overrun == "release":
-            self.counts.lost += 1
-            claim.listener._lost(LostReason.OVERRUN)
+        if claim._policy.on_overrun == "release":
+            self.tell_lost(claim, LostReason.OVERRUN)
             self.release(claim, b"")
         else:
-            claim.listener._overran()
+            claim._on_overrun()
 
     def fail(self, error: SoftMutexError) -> None:
         """Nobody waits any longer, and why. The machine, where there still is one, is told first."""
         for claim in list(self.waiting.values()):
             self._forget(claim)
-            claim.fail(error)
+            claim._fail(error)
 
     def abandon(self) -> None:
         """Nobody protects those any longer who still hold: they are told."""
         for claim in list(self.holding.values()):
-            claim.listener._lost(LostReason.CLOSED)
-            claim.stage = Stage.ENDED
+            self.tell_lost(claim, LostReason.CLOSED)
+            claim._progress = Progress.ENDED
         self.holding.clear()
 
     def statistics(self) -> MutexStatistics:
@@ -251,28 +272,28 @@ class Seat:
 
     def _forget(self, claim: Claim) -> None:
         """Takes a claim out of the queue, and tells the machine."""
-        del self.waiting[claim.request]
-        if claim.timeout_s is not None:
-            self.life.timers.cancel((self, "limit", claim.request))
-        self.life.handle(self, Withdrawn(claim.request))
+        del self.waiting[claim._request]
+        if claim._timeout_s is not None:
+            self.node.timers.cancel((self, "limit", claim._request))
+        self.node.handle(self, Withdrawn(claim._request))
 
     def _give_up(self, claim: Claim) -> None:
         self.counts.timeouts += 1
-        if claim.timeout_s:
-            said = f"the mutex {self.name!r} was not granted within {claim.timeout_s:g} s"
+        if claim._timeout_s:
+            said = f"the mutex {self.name!r} was not granted within {claim._timeout_s:g} s"
         else:
             said = f"the mutex {self.name!r} is in use"
-        claim.fail(
+        claim._fail(
             AcquireTimeout(
                 f"{said} (on this node {len(self.holding)} hold it and {len(self.waiting)} wait for it; "
-                f"{len(self.life.members) - 1} other nodes are known). Wait longer, or look: softmutex status."
+                f"{len(self.node.members) - 1} other nodes are known). Wait longer, or look: softmutex status."
             )
         )
 
     def _refuse_isolated(self, claim: Claim) -> None:
-        claim.fail(
+        claim._fail(
             Isolated(
                 f"this node cannot reach enough of its group to be granted the mutex {self.name!r} "
-                f"({len(self.life.members) - 1} other nodes answer). See `softmutex doctor`, or set when_isolated."
+                f"({len(self.node.members) - 1} other nodes answer). See `softmutex doctor`, or set when_isolated."
             )
         )

@@ -11,20 +11,15 @@ import socket
 import time
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
 
 from softmutex.agent.link import NotALink
 from softmutex.agent.place import NoAgent
-from softmutex.client import CALL_EVERY_S, SoftMutex, Talk, Told
-from softmutex.core.errors import SoftMutexError
+from softmutex.client import CALL_EVERY_S, GrantedTalk, SoftMutex, Talk
 from softmutex.core.events import LostReason
+from softmutex.front import UNSET, Tasks, Unset, limit_of
 
 
-def current_task() -> asyncio.Task[Any] | None:
-    return asyncio.current_task()
-
-
-class AsyncHold(Told):
+class AsyncHold(GrantedTalk):
     """The right to run, until the `async with` is over or `release()` was awaited."""
 
     def __init__(self, talk: Talk, link: socket.socket) -> None:
@@ -58,8 +53,7 @@ class AsyncHold(Told):
             self.task.cancel()
 
     async def __aenter__(self) -> AsyncHold:
-        if self._over:
-            raise SoftMutexError(f"this hold of the mutex {self.name!r} is over. Acquire it again.")
+        self._enter()
         return self
 
     async def __aexit__(
@@ -80,19 +74,27 @@ class AsyncHold(Told):
             self._let_go()
 
 
-async def acquire(mutex: SoftMutex, timeout_s: float | None) -> AsyncHold:
-    talk = Talk(mutex, timeout_s)
-    link = await call(mutex, talk)
-    try:
-        while not talk.is_settled():
-            link = await listen(mutex, talk, link)
-    except BaseException:
-        link.close()
-        raise
-    if talk.error is not None:
-        link.close()
-        raise talk.error
-    return AsyncHold(talk, link)
+class TaskMutex(Tasks[AsyncHold]):
+    """The same mutex for tasks."""
+
+    def __init__(self, mutex: SoftMutex) -> None:
+        super().__init__()
+        self._mutex = mutex
+
+    async def acquire(self, timeout: float | Unset | None = UNSET) -> AsyncHold:
+        mutex = self._mutex
+        talk = Talk(mutex, limit_of(timeout, mutex._timeout))
+        link = await call(mutex, talk)
+        try:
+            while not talk.is_settled():
+                link = await listen(mutex, talk, link)
+        except BaseException:
+            link.close()
+            raise
+        if talk.error is not None:
+            link.close()
+            raise talk.error
+        return AsyncHold(talk, link)
 
 
 async def call(mutex: SoftMutex, talk: Talk) -> socket.socket:

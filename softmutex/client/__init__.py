@@ -21,30 +21,26 @@ An agent is one node of its group, and a node uses one of several `slots` at onc
 
 from __future__ import annotations
 
-import functools
 import os
 import select
 import socket
 import time
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from softmutex.agent import place, traced
 from softmutex.agent.link import Lines, Message, NotALink, pack
 from softmutex.agent.place import Elsewhere, NoAgent
 from softmutex.core.errors import AcquireTimeout, ConfigError, HoldLost, Isolated, NodeClosed, SoftMutexError
 from softmutex.core.events import LostReason
+from softmutex.front import UNSET, TaskHolding, ThreadHolding, Threads, Unset, limit_of
 
 if TYPE_CHECKING:
-    from softmutex.agent.on_loop import AsyncHold
+    from softmutex.client.on_loop import AsyncHold, TaskMutex
 
 __all__ = ["Elsewhere", "Hold", "NoAgent", "SoftMutex"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 CALL_EVERY_S, CALL_PATIENCE_S = 0.1, 10.0
 ERRORS: Final = {"timeout": AcquireTimeout, "isolated": Isolated, "config": ConfigError, "closed": NodeClosed}
@@ -52,14 +48,6 @@ REASONS: Final = {reason.value: reason for reason in LostReason}
 OPTIONS: Final = frozenset(
     ("slots", "max_hold", "on_overrun", "when_isolated", "algorithm", "min_interval", "options", "place")
 )
-
-
-class Unset:
-    def __repr__(self) -> str:
-        return "..."
-
-
-UNSET: Final = Unset()
 
 
 class Talk:
@@ -139,7 +127,7 @@ class Talk:
         return None
 
 
-class Told:
+class GrantedTalk:
     """What a hold is told at its grant."""
 
     _talk: Talk
@@ -170,6 +158,10 @@ class Told:
             self.deadline = time.monotonic() + self._max_hold_s
             self._say("touch")
 
+    def _enter(self) -> None:
+        if self._over:
+            raise SoftMutexError(f"this hold of the mutex {self.name!r} is over. Acquire it again.")
+
     def _say(self, kind: str) -> None:
         with suppress(OSError):  # the agent is gone, or deaf: the end of the link says the same
             self._link.send(pack(kind))
@@ -194,7 +186,7 @@ class Lost:
         return self._hold._look(timeout)
 
 
-class Hold(Told):
+class Hold(GrantedTalk):
     """The right to run, until the `with` is over or `release()` was called."""
 
     def __init__(self, talk: Talk, link: socket.socket) -> None:
@@ -207,8 +199,7 @@ class Hold(Told):
         return self._talk.lost_reason
 
     def __enter__(self) -> Hold:
-        if self._over:
-            raise SoftMutexError(f"this hold of the mutex {self.name!r} is over. Acquire it again.")
+        self._enter()
         return self
 
     def __exit__(
@@ -238,7 +229,7 @@ class Hold(Told):
         return self._talk.lost_reason is not None
 
 
-class SoftMutex:
+class SoftMutex(Threads[Hold]):
     """A soft mutex that the agent of this user holds for this program, for threads and for asyncio.
 
     `timeout` as everywhere: seconds, 0 to try, None to wait for ever. `agent` is the path of its socket; without it,
@@ -267,48 +258,28 @@ class SoftMutex:
             if option not in OPTIONS:
                 known = ", ".join(sorted(OPTIONS))
                 raise ConfigError(f"{option!r} is no option of an agent's client (there are {known}).")
+        super().__init__()
         self.name = name
-        self._timeout = timeout
+        self._timeout = limit_of(timeout, None)
         self._on_lost = on_lost
         self._path = None if agent is None else os.fspath(agent)
         self._since_s = since
         self._keep_s = keep
         self._options = options
-        self._entered: dict[object, list[Any]] = {}
+        self._tasks: TaskMutex | None = None  # once a program that runs a loop uses it
 
     # --- threads ----------------------------------------------------------------------------------------------------
 
-    def hold(self, timeout: float | Unset | None = UNSET) -> Holding:
+    def hold(self, timeout: float | Unset | None = UNSET) -> EitherHolding:
         """`with mutex.hold(timeout=30) as hold`, or `async with`. Not given: as the mutex is set."""
-        return Holding(self, timeout)
-
-    def __enter__(self) -> Hold:
-        hold = self.acquire()
-        self._entered.setdefault(thread(), []).append(hold)
-        return hold
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._leave(thread()).__exit__(kind, error, traceback)
-
-    def _leave(self, who: object) -> Any:
-        holds = self._entered[who]
-        hold = holds.pop()
-        if not holds:
-            del self._entered[who]
-        return hold
-
-    def try_acquire(self) -> Hold | None:
-        """A hold where nobody has it now, else None: `if hold := mutex.try_acquire(): with hold: ...`"""
-        try:
-            return self.acquire(0)
-        except AcquireTimeout:
-            return None
+        return EitherHolding(self, timeout)
 
     def acquire(self, timeout: float | Unset | None = UNSET) -> Hold:
-        """`AcquireTimeout`; `NoAgent` where none is there; `Isolated`; `ConfigError`."""
-        talk = Talk(self, self._limit(timeout))
+        """A hold without a `with`: it lasts until its `release()`, by whichever thread.
+
+        `AcquireTimeout`; `NoAgent` where none is there; `Isolated`; `ConfigError`.
+        """
+        talk = Talk(self, limit_of(timeout, self._timeout))
         link = self._call(talk)
         try:
             while not talk.is_settled():
@@ -320,25 +291,6 @@ class SoftMutex:
             link.close()
             raise talk.error
         return Hold(talk, link)
-
-    def guard(self, timeout: float | Unset | None = UNSET) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Decorates a plain function, which then runs only while the mutex is held."""
-
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            @functools.wraps(function)
-            def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-                with self.hold(timeout):
-                    return function(*args, **kwargs)
-
-            return guarded
-
-        return decorate
-
-    def _limit(self, timeout: float | Unset | None) -> float | None:
-        limit_s = self._timeout if isinstance(timeout, Unset) else timeout
-        if limit_s is not None and not limit_s >= 0:
-            raise ConfigError(f"timeout={limit_s!r}: give seconds, 0 to try, or None to wait for ever.")
-        return limit_s
 
     def _call(self, talk: Talk) -> socket.socket:
         path = self._path or place.path_of()
@@ -369,48 +321,40 @@ class SoftMutex:
 
     # --- asyncio ----------------------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> AsyncHold:
-        from softmutex.agent import on_loop  # only a program that runs a loop needs it
+    def _for_tasks(self) -> TaskMutex:
+        if self._tasks is None:
+            from softmutex.client.on_loop import TaskMutex
 
-        hold = await on_loop.acquire(self, self._limit(UNSET))
-        self._entered.setdefault(hold.task, []).append(hold)
-        return hold
+            self._tasks = TaskMutex(self)
+        return self._tasks
+
+    async def __aenter__(self) -> AsyncHold:
+        return await self._for_tasks().__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        from softmutex.agent import on_loop
-
-        await self._leave(on_loop.current_task()).__aexit__(kind, error, traceback)
+        await self._for_tasks().__aexit__(kind, error, traceback)
 
 
-class Holding:
+class EitherHolding(ThreadHolding[Hold]):
     """`with mutex.hold(timeout=30)`, or `async with`: acquires when it is entered. Each one is for one use."""
 
     def __init__(self, mutex: SoftMutex, timeout: float | Unset | None) -> None:
-        self._mutex = mutex
-        self._timeout = timeout
-        self._hold: Any = None
-
-    def __enter__(self) -> Hold:
-        hold = self._hold = self._mutex.acquire(self._timeout)
-        return hold
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._hold.__exit__(kind, error, traceback)
+        super().__init__(mutex, timeout)
+        self._tasks = mutex._for_tasks
+        self._limit = timeout
+        self._of_task: TaskHolding[AsyncHold] | None = None
 
     async def __aenter__(self) -> AsyncHold:
-        from softmutex.agent import on_loop
-
-        hold = self._hold = await on_loop.acquire(self._mutex, self._mutex._limit(self._timeout))
-        return hold
+        self._of_task = self._tasks().hold(self._limit)
+        return await self._of_task.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._hold.__aexit__(kind, error, traceback)
+        if self._of_task is not None:
+            await self._of_task.__aexit__(kind, error, traceback)
 
 
 def _close_in_child() -> None:
@@ -421,9 +365,3 @@ def _close_in_child() -> None:
 
 _links: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_close_in_child)
-
-
-def thread() -> object:
-    from threading import get_ident
-
-    return get_ident()

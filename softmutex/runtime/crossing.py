@@ -1,0 +1,232 @@
+"""The way between an application and a mutex on a running node, there and back.
+
+The application and the node live on one loop (the normal case: `Crossing`), or on two loops in two threads
+(`Node(thread=True)`, `sync`: `FarCrossing`). The naive way, one kind of mutex for each, has each rule about
+cancellation twice. Here only the crossing differs:
+
+    application --ask, withdraw, give_back--> LocalMutex                   the same loop: an ordinary call
+    application <--to_application------------ Claim._on_settled, ...       another one: loop.call_soon_threadsafe
+
+One is made when a mutex is first used on a running node, and serves all of its acquisitions there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVarTuple, Unpack
+
+from softmutex.core.errors import AcquireTimeout, NodeClosed, SoftMutexError
+from softmutex.core.events import SECOND
+from softmutex.ports import Observation
+from softmutex.runtime.claim import Claim
+from softmutex.runtime.config import Settings
+from softmutex.runtime.statistics import MutexStatistics
+from softmutex.runtime.terms import Plan
+
+if TYPE_CHECKING:
+    from softmutex.runtime.local import LocalMutex
+    from softmutex.runtime.node import RunningNode
+
+Ts = TypeVarTuple("Ts")
+Loop = asyncio.AbstractEventLoop
+
+log = logging.getLogger("softmutex.hold")
+
+OUTCOMES: dict[type, str] = {type(None): "granted", AcquireTimeout: "timeout"}
+
+_looked_after: set[asyncio.Future[Any]] = set()
+
+
+class Host(Protocol):
+    """Where a mutex gets a running node from: a `Node`, or a node of its own for as long as it is used."""
+
+    lends_for_a_while: bool  # True: `lend_within` and `take_back` each; False: `running` is enough
+
+    def settings(self) -> Settings: ...
+
+    def running(self) -> RunningNode: ...
+
+    async def lend_within(self, mutex: str, limit_s: float | None) -> RunningNode: ...
+
+    async def take_back(self) -> None: ...
+
+    def mutex_statistics(self, name: str) -> MutexStatistics: ...
+
+
+class Crossing:
+    __slots__ = ("application", "host", "local", "node", "plan")
+
+    is_near = True
+
+    def __init__(self, host: Host, node: RunningNode, plan: Plan, application: Loop | None) -> None:
+        """`application`: the loop that it lives on; None where it is a thread without one."""
+        self.host = host
+        self.node = node
+        self.plan = plan
+        self.application = application
+        self.local: LocalMutex | None = None  # once it is known that it wants the same as the group
+
+    @property
+    def resource(self) -> Hashable:
+        """The same for whoever competes with this one, also by another node."""
+        return (*self.node.where, self.plan.name)
+
+    # --- there ------------------------------------------------------------------------------------------------------
+
+    def ask(self, claim: Claim) -> None:
+        """What comes of it the claim is told: that a near one is refused at once, too."""
+        node = self.node
+        try:
+            node.check_usable()
+            if node.banned is not None:
+                raise node.banned
+            local = self.local
+            if local is None or node.mutexes.get(local.name) is not local:
+                local = self.local = node.open_mutex(self.plan)
+        except SoftMutexError as error:
+            claim._fail(error)
+        else:
+            local.ask(claim)
+
+    def withdraw(self, claim: Claim) -> None:
+        if claim._local is not None:
+            claim._local.withdraw(claim)
+
+    def release(self, claim: Claim, baggage: bytes) -> None:
+        if claim._local is not None:
+            claim._local.release(claim, baggage)
+
+    def give_back(self, claim: Claim) -> None:
+        """Ends a hold. Raises nothing: the troubles of the node are not those of the body."""
+        try:
+            if self.node.observers.awake:
+                self._release_seen(claim)
+            else:
+                self.release(claim, b"")
+        except Exception as trouble:
+            log.warning("the mutex %r could not be handed on in good order: %r", self.plan.name, trouble)
+
+    async def come_back(self, error: BaseException | None) -> None:
+        """A node that was lent for this use alone leaves in good order. Over an error of the body, a cancellation that
+        comes meanwhile is not raised."""
+        if not self.host.lends_for_a_while:
+            return
+        try:
+            await see_through(self.host.take_back())
+        except asyncio.CancelledError:
+            if error is None:
+                raise
+        except Exception as trouble:
+            log.warning("the node of the mutex %r could not leave in good order: %r", self.plan.name, trouble)
+
+    # --- and back ---------------------------------------------------------------------------------------------------
+
+    def to_application(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
+        call(*args)
+
+    def look_after(self, work: Awaitable[Any]) -> None:
+        """Lets a coroutine of the application run beside it; what it raises is logged."""
+
+        def done(task: asyncio.Future[Any]) -> None:
+            _looked_after.discard(task)
+            if not task.cancelled() and task.exception() is not None:
+                log.error("a reaction to a hold of %r failed", self.plan.name, exc_info=task.exception())
+
+        task = asyncio.ensure_future(work)
+        _looked_after.add(task)
+        task.add_done_callback(done)
+
+    # --- observers, in the application's own context ------------------------------------------------------------------
+
+    def notice_wait(self, claim: Claim) -> None:
+        values: Mapping[str, float | int | str] = {"claim": id(claim), "algorithm": self.plan.terms.algorithm}
+        self.node.observers.notice(Observation(self.plan.name, self.node.id, "wait_started", values))
+
+    def notice_end_of_wait(self, claim: Claim, outcome: str = "") -> None:
+        node, name = self.node, self.plan.name
+        if not outcome:
+            outcome = OUTCOMES.get(type(claim._error), "closed")
+        waited_s = (node.now() - claim._asked_at) / SECOND
+        values: dict[str, float | int | str] = {"claim": id(claim), "outcome": outcome, "seconds": waited_s}
+        node.observers.notice(Observation(name, node.id, "wait_ended", values))
+        if outcome == "granted":
+            grant = claim._grant
+            begun: dict[str, float | int | str] = {
+                "claim": id(claim),
+                "request": claim._request,
+                "algorithm": self.plan.terms.algorithm,
+                "epoch": grant.epoch,
+                "hop": grant.hop,
+                "baggage": grant.baggage.hex(),
+            }
+            node.observers.notice(Observation(name, node.id, "hold_started", begun))
+
+    def _release_seen(self, claim: Claim) -> None:
+        node = self.node
+        held_s = (node.now() - claim._granted_at) / SECOND
+        ended = Observation(self.plan.name, node.id, "hold_ended", {"request": claim._request, "seconds": held_s})
+        try:
+            self.release(claim, node.observers.baggage(ended))
+        finally:
+            node.observers.notice(ended)
+
+
+class FarCrossing(Crossing):
+    """The node lives on another loop, in another thread."""
+
+    __slots__ = ()
+
+    is_near = False
+
+    def ask(self, claim: Claim) -> None:
+        self._to_node(super().ask, claim)
+
+    def withdraw(self, claim: Claim) -> None:
+        self._to_node(super().withdraw, claim)
+
+    def release(self, claim: Claim, baggage: bytes) -> None:
+        self._to_node(super().release, claim, baggage)
+
+    def _to_node(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
+        if not self.node.is_mine():
+            self.node.check_usable()
+        try:
+            self.node.loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            raise NodeClosed("the node is closed.") from None
+
+    def to_application(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
+        if self.application is None:
+            call(*args)
+            return
+        try:
+            self.application.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            log.debug("the loop of the application is closed; nobody hears of %r any more", self.plan.name)
+
+
+def cross(host: Host, node: RunningNode, plan: Plan, application: Loop | None) -> Crossing:
+    kind = Crossing if application is node.loop else FarCrossing
+    return kind(host, node, plan, application)
+
+
+async def see_through(work: Awaitable[None]) -> None:
+    """Awaits to the end, whatever happens to the caller meanwhile. A cancellation is raised afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+        except Exception:
+            break  # raised below
+    if cancelled is not None:
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("%r went wrong, in a task that was cancelled", work, exc_info=task.exception())
+        raise cancelled
+    task.result()

@@ -1,0 +1,25 @@
+"""The road of one acquisition is as short as the README draws it: `benchmarks/road.py` counts what is called."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+# Calls outside the core; whoever makes the road longer raises these, and says what for. The core counts its own.
+MOST = {"down": 22, "up": 33, "release": 20, "parked": 40}
+
+
+@pytest.mark.house
+def test_the_road_of_an_acquisition_does_not_grow():
+    run = subprocess.run(
+        [sys.executable, "benchmarks/road.py", "--json"], cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+    assert run.returncode == 0, run.stderr
+    said = json.loads(run.stdout)
+    counts = {name: said["counts"][name]["outside the core"] for name in MOST}
+    longer = {name: said["calls"][name] for name, count in counts.items() if count > MOST[name]}
+    assert not longer, f"{counts}, at most {MOST}: {longer}"
+    assert min(counts.values()) > 10  # it did see the road
