@@ -39,8 +39,6 @@ from softmutex.core.events import (
     RequestId,
     Send,
     SetTimer,
-    Slept,
-    Started,
     Withdrawn,
     from_seconds,
 )
@@ -123,8 +121,8 @@ class AskEverybody(Algorithm):
                 self._leaving = True
                 if not self._stamp:
                     out.append(Depart())
-            case Started() | Slept() | Received():
-                pass
+            case _:
+                pass  # nothing that it needs to know
         self._grant(out)
         return out
 

@@ -1,12 +1,12 @@
 """A token that comes in one message: who waits promises in its request to take it, and whoever has it commits it.
 
-What it decides: whether a commit that nobody offered is taken, and what is said of it afterwards. An offer and its ACK
-cost a round trip for each hop, which is most of what a hop takes; yet who waits has said already that it wants the
-token. The naive way, to take whatever comes, takes every copy of a commit; and to say VOID of what is not known gives
-a token back to a sender whose commit was taken, and forgotten since. Nor may nothing be said: a node that slept knows
-requests of long ago, commits to one after the other, and loses its token each time. So a request is a promise like any
-other (`handover.py`): the reply of the hand-over is the request itself, and it is settled once. And as the nonces of a
-sender grow, the highest one taken from it tells for all its later commits that they were never taken.
+What it decides: whether a commit that nobody offered is taken, and what is said of it afterwards. An offer and its
+ACCEPT cost a round trip for each hop, which is most of what a hop takes; yet who waits has said already that it wants
+the token. The naive way, to take whatever comes, takes every copy of a commit; and to say VOID of what is not known
+gives a token back to a sender whose commit was taken, and forgotten since. Nor may nothing be said: a node that slept
+knows requests of long ago, commits to one after the other, and loses its token each time. So a request is a promise
+like any other (`handover.py`): the reply of the hand-over is the request itself, and it is settled once. And as the
+nonces of a sender grow, the highest one taken from it tells for all its later commits that they were never taken.
 
     sender    give_at_once --> COMMITTED as there          receiver  standing --COMMIT--> taken
                                                                          '--ASK, stand(another), renounce--> void

@@ -12,7 +12,7 @@ from softmutex.core.events import Instant, NodeId, Token
 
 
 class Stage(IntEnum):
-    OFFERED = 0  # waits for the ACK; nothing is committed, so it can be given up at any time
+    OFFERED = 0  # waits for the ACCEPT; nothing is committed, so it can be given up at any time
     READY = 1  # promised by the receiver; waits for this node's release
     COMMITTED = 2  # out of this node's hands until DONE or VOID
 
@@ -26,7 +26,7 @@ class Outgoing:
         self.nonce = nonce
         self.token = token
         self.to = to
-        self.released = released  # commit as soon as the ACK is here
+        self.released = released  # commit as soon as the ACCEPT is here
         self.stage = Stage.OFFERED
         self.since = since  # when this stage began
         self.tries = 0  # how often its time ran out

@@ -5,16 +5,16 @@ carries it, doubles the token as soon as a datagram is repeated, and loses it wi
 loss rare and the doubling common. So a token moves in steps, each of which names the attempt (`nonce`, the sender's;
 `reply`, the receiver's), and it changes hands at exactly one of them: the first COMMIT that the receiver sees.
 
-    DIRECT     TOKEN                        the papers' model: no loss, no delay, no repetition, no answer
-    THREE_WAY  TOKEN, ACK, COMMIT           seed 000 section 4: a lost COMMIT loses the token, nothing doubles it
-    FOUR_WAY   TOKEN, ACK, COMMIT, DONE     the default: COMMIT is resent until DONE, then the sender asks
+    DIRECT     OFFER                           the papers' model: no loss, no delay, no repetition, no answer
+    THREE_WAY  OFFER, ACCEPT, COMMIT           seed 000 section 4: a lost COMMIT loses the token, nothing doubles it
+    FOUR_WAY   OFFER, ACCEPT, COMMIT, DONE     the default: COMMIT is resent until DONE, then the sender asks
 
-    sender    OFFERED --ACK--> READY --commit--> COMMITTED --DONE--> Passed
+    sender    OFFERED --ACCEPT--> READY --commit--> COMMITTED --DONE--> Passed
                  |               |                   |-------VOID--> Failed: the token is the sender's again
                  |               |                   '----silence--> Gone: it may be lost, or alive over there
                  '-- silence, REFUSE, VOID, withdraw --> Failed or withdrawn: it never left
 
-    receiver  unknown --TOKEN--> promised --COMMIT--> taken: answers DONE from now on
+    receiver  unknown --OFFER--> promised --COMMIT--> taken: answers DONE from now on
                                     '--ASK, WITHDRAW, lateness, crowding--> void: answers VOID from now on
 
 Invariants
@@ -29,7 +29,7 @@ Invariants
         has no time limit, for A may run for hours; at worst it is crowded out, which the sender learns as VOID.
 
 At once: who waits may promise beforehand, in its request: `stand(request)`. Whoever learns of the request and has the
-token commits it in one message, without offer and ACK (`at_once.py`).
+token commits it in one message, without offer and ACCEPT (`at_once.py`).
 
 `MEMORY` is enough while no more than that many hand-overs reach one node between a COMMIT and the sender's last
 question about it, some seconds. A token that comes back needs no DONE: its higher hop proves the hand-over.
@@ -187,7 +187,7 @@ class Handover:
         self._offer(token, to, False, now, out)
 
     def commit(self, token: Token, now: Instant, out: list[Effect]) -> Passed | None:
-        """Give away, as it is now, the token that was offered early: at once if accepted, else with the ACK."""
+        """Give away, as it is now, the token that was offered early: at once if accepted, else with the ACCEPT."""
         outgoing = self._find(token)
         if outgoing is None or outgoing.released:
             raise InvariantBreach(f"node {self._me} commits {token} without an early offer under way: give it instead")
@@ -345,7 +345,7 @@ class Handover:
         match answer:
             case Accept() if offered:
                 return self._accepted(outgoing, answer.reply, now, out)
-            # Once an ACK is here, a REFUSE is the answer to an earlier copy of the offer: it goes the way of the late.
+            # Once an ACCEPT is here, a REFUSE answers an earlier copy of the offer: it goes the way of the late.
             case Refuse() if offered:
                 self._close(outgoing, out)
                 return self._failed(outgoing, "refused", out)

@@ -3,7 +3,7 @@
     member                                   registry (authority)               other members
       | public key, name, proof -- POST -------> |                                  |
       | <------ certificate: name, key, group, from, until; signed                  |
-      | HELLO with cookie, WELCOME, PONG, TOKEN, COMMIT + certificate + signature --> | verify: then it is vouched for
+      | HELLO with cookie, WELCOME, PONG, OFFER, COMMIT + certificate + signature --> | verify: then it is vouched for
 
 What it decides: whose word about a token is taken, where the key alone is not enough (`require_identity`): a member
 for whom nobody vouches is not taken in, and a hand-over that is not signed is refused. The naive way, a signature under

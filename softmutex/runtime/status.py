@@ -1,6 +1,7 @@
 """`softmutex status`: any process that has the group's key may ask a node what it knows, without becoming a member.
 
-    visitor --STATUS?(cookie 0)--> node --CHALLENGE(cookie)--> visitor --STATUS?(cookie)--> node --STATUS(page)-->
+    visitor --STATUS_REQUEST(cookie 0)--> node --CHALLENGE(cookie)--> visitor --STATUS_REQUEST(cookie)--> node
+    visitor <--STATUS_REPLY(page)-- node
 
 The answer is one JSON document (`describe` below has its form), in pages that fit a frame each. A document is kept for
 the pages that are still to be fetched, a few at most. Nothing is sent beyond the size of the question before the

@@ -56,7 +56,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     "kill-holder-and-passer": {"faults": (Kill(47, "both"),)},
     "kill-anybody": {"faults": (Kill(13, "random"),)},
     "kill-sender-of-offer": {"faults": (Kill(29, at_message="OFFER"),)},
-    "kill-sender-of-ack": {"faults": (Kill(29, at_message="ACCEPT"),)},
+    "kill-sender-of-accept": {"faults": (Kill(29, at_message="ACCEPT"),)},
     "kill-sender-of-commit": {"faults": (Kill(29, at_message="COMMIT"),)},
     "kill-sender-of-done": {"faults": (Kill(29, at_message="DONE"),)},
     "lost-tokens": {"faults": (TokenLoss(41),)},

@@ -34,9 +34,9 @@ direct = pytest.mark.parametrize("stage", [Passing.DIRECT], indirect=True, ids=[
 
 def test_a_token_changes_hands_in_four_messages(stage: Stage):
     assert stage.give(1, to=2) is None
-    assert stage.deliver() is None  # TOKEN
+    assert stage.deliver() is None  # OFFER
     assert not stage.nodes[1].idle and not stage.nodes[2].idle
-    assert stage.deliver() is None  # ACK
+    assert stage.deliver() is None  # ACCEPT
     assert stage.deliver() == Taken(HOP_1, 1)  # COMMIT
     assert not stage.nodes[1].idle and stage.nodes[2].idle
     assert stage.deliver() == Passed(TOKEN, 2)  # DONE
@@ -62,7 +62,7 @@ def test_a_repeated_offer_is_answered_with_the_same_promise(stage: Stage):
     first, second = (posted.message for posted in stage.flying)
     assert first == second
     assert stage.deliver() is None
-    assert stage.deliver() is None  # the copy of the ACK: no second COMMIT
+    assert stage.deliver() is None  # the copy of the ACCEPT: no second COMMIT
     assert [posted.kind for posted in stage.flying] == ["Commit"]
 
 
@@ -119,7 +119,7 @@ def test_a_sender_that_is_never_answered_gives_the_token_up(stage: Stage):
     assert not stage.timers and stage.nodes[1].idle
 
 
-def test_an_offer_that_nobody_answers_fails_and_its_late_ack_changes_nothing(stage: Stage):
+def test_an_offer_that_nobody_answers_fails_and_its_late_acceptance_changes_nothing(stage: Stage):
     stage.give(1, to=2)
     offer = stage.flying[0]
     outcome = None
@@ -141,12 +141,12 @@ def test_a_refusal_fails_the_hand_over_at_once(stage: Stage):
     assert not stage.timers
 
 
-def test_a_refusal_of_an_earlier_copy_does_not_undo_an_ack(stage: Stage):
+def test_a_refusal_of_an_earlier_copy_does_not_undo_an_acceptance(stage: Stage):
     stage.give(1, to=2)
     offer = stage.flying[0]
     stage.deliver(accept=False)
     stage.again(offer)
-    assert stage.deliver(1) is None  # the ACK overtakes the REFUSE
+    assert stage.deliver(1) is None  # the ACCEPT overtakes the REFUSE
     assert stage.deliver(0) is None
     assert stage.deliver() == Taken(HOP_1, 1)
 
@@ -164,7 +164,7 @@ def test_an_offer_repeated_after_void_is_not_accepted_again(stage: Stage):
     assert [posted.kind for posted in stage.flying] == ["Void"]
 
 
-def test_an_ack_of_the_first_attempt_does_not_commit_the_second(stage: Stage):
+def test_an_acceptance_of_the_first_attempt_does_not_commit_the_second(stage: Stage):
     stage.give(1, to=2)
     stage.deliver()
     late = stage.lose()
@@ -223,7 +223,7 @@ def test_a_commit_after_a_long_hold_is_resent_no_less_than_any_other(stage: Stag
     assert commits == len(commit_into_silence(Stage(stage.trace)))
 
 
-def test_a_release_before_the_ack_is_committed_with_the_ack(stage: Stage):
+def test_a_release_before_the_acceptance_is_committed_with_the_acceptance(stage: Stage):
     stage.offer_early(1, to=2)
     released = TOKEN._replace(baggage=b"trace")
     assert stage.commit(1, released) is None
@@ -244,7 +244,7 @@ def test_an_early_offer_can_be_withdrawn_and_made_to_another(stage: Stage):
     assert stage.nodes[1].offered == (TOKEN,)
 
 
-def test_an_ack_after_the_withdrawal_changes_nothing(stage: Stage):
+def test_an_acceptance_after_the_withdrawal_changes_nothing(stage: Stage):
     stage.offer_early(1, to=2)
     stage.deliver()
     assert stage.withdraw(1)
@@ -285,7 +285,7 @@ def test_a_leaver_renounces_its_promises_and_the_sender_knows_at_once(stage: Sta
     assert stage.deliver() == Failed(TOKEN, 2)
 
 
-def test_a_renunciation_that_overtakes_the_ack_fails_the_hand_over(stage: Stage):
+def test_a_renunciation_that_overtakes_the_acceptance_fails_the_hand_over(stage: Stage):
     stage.give(1, to=2)
     stage.deliver()
     stage.renounce(2)
@@ -308,7 +308,7 @@ def test_in_three_steps_the_sender_is_done_with_its_commit(stage: Stage):
 
 
 @three_way
-def test_in_three_steps_a_sender_without_an_ack_keeps_the_token(stage: Stage):
+def test_in_three_steps_a_sender_without_an_acceptance_keeps_the_token(stage: Stage):
     stage.give(1, to=2)
     for _ in range(2):
         stage.lose()
@@ -316,7 +316,7 @@ def test_in_three_steps_a_sender_without_an_ack_keeps_the_token(stage: Stage):
     assert stage.now == 500_000_000  # the waits do not grow
     stage.deliver()
     assert stage.fire(1) == Failed(TOKEN, 2)
-    assert stage.deliver() is None  # the late ACK, in silence
+    assert stage.deliver() is None  # the late ACCEPT, in silence
     assert not stage.flying
 
 

@@ -1,16 +1,19 @@
-"""The fault matrix: whatever may go wrong, the default algorithm breaks no law, and all that is asked for comes."""
+"""The fault matrix: whatever may go wrong, the default algorithm breaks no law, and no other one breaks its own."""
 
 import os
 
 import pytest
 
+from softmutex import plugins
 from softmutex.sim import simulate
 from softmutex.sim.report import violations
-from softmutex.sim.scenarios import MATRIX, command, scenario
+from softmutex.sim.scenarios import MATRIX, command, fitting, scenario
 
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 SEEDS = 200 if IN_CI else 6
-PAPERS = ("adaptive", "sandwich", "random-access")
+INSTALLED = plugins.installed(plugins.Role.ALGORITHM)
+OTHERS = [name for name, entry in INSTALLED.items() if entry.dist and entry.dist.name == "softmutex"]
+OTHERS.remove("wandering")
 
 
 # Where a hold is not told of another as it should be: in how many runs in a hundred, at most. Links that take seconds
@@ -44,11 +47,12 @@ def test_wandering_keeps_every_law(name: str):
         assert missed <= SEEDS * EVIDENCE_MISSED_AT_MOST.get(name, 0) / 100
 
 
-@pytest.mark.parametrize("algorithm", PAPERS)
-def test_the_papers_machines_survive_every_fault(algorithm: str):
-    """Their overlaps and their patience are what they are; but nothing they order is illegal, and they never raise."""
-    for name in MATRIX:
-        if not MATRIX[name].get("slots"):
-            changes = {"settle_s": 0.0, "laws": ("effects",), "nodes_max": 9}
-            result = simulate(scenario(name, algorithm, 1, **changes))
-            assert not result.violation_count, violations(result)
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("algorithm", OTHERS)
+def test_every_algorithm_keeps_what_it_claims_under_every_fault(algorithm: str):
+    """Laws that it claims in worse weather only are watched there; what it does not claim, nowhere (`core/laws.py`)."""
+    for name in fitting(plugins.algorithm(algorithm)):
+        for seed in range(1, 1 + max(3, SEEDS // 10)):
+            result = simulate(scenario(name, algorithm, seed, nodes_max=9))
+            assert not result.violation_count, violations(result, command(name, result.scenario))

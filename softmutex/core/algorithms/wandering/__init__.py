@@ -6,7 +6,7 @@ before it is replaced. Safety still rests on the token alone: a grant needs one 
 else is a hint, and a run in which every hint is lost is the seeds' own (`hints=False`).
 
     application --request--> waiter --WANT--> home's register --FEED/HEARD--> holder's queue
-                                                                                  |  TOKEN ACK (early) COMMIT DONE
+                                                                                  |  OFFER ACCEPT (early) COMMIT DONE
     application <--grant---- seat  <----------------------------------------------'
                               '--SEEN--> watchers --silence--> inquiry --nobody has it--> a token of a higher epoch
 

@@ -1,6 +1,6 @@
 """The early offer: the next holder is asked while A still runs here, so that the release costs one message.
 
-    in use --invite--> offered --ACK--> promised ---release---> COMMIT        one message, one delay after the release
+    in use --invite--> offered --ACCEPT--> promised ---release---> COMMIT     one message, one delay after the release
               |           '-- silence, REFUSE --> the next in the queue
               '-- spoke a moment ago --> nothing: the token is committed to it at once when A ends
 
