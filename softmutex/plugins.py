@@ -26,13 +26,15 @@ from softmutex.core import wire
 from softmutex.core.errors import ConfigError
 from softmutex.core.machine import Algorithm
 from softmutex.ports import Membership, Observer, Transport
-from softmutex.saying import log
+from softmutex.saying import logger
 from softmutex.urls import without_secrets
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 P = TypeVar("P")
+
+log = logger("plugins")
 
 
 class Role(StrEnum):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -25,9 +24,10 @@ from softmutex.agent.place import Door, uid_of_peer
 from softmutex.agent.room import Rooms
 from softmutex.agent.session import Session, Wish
 from softmutex.runtime.config import SETTINGS, read_one
+from softmutex.saying import logger
 from softmutex.urls import without_secrets
 
-log = logging.getLogger("softmutex.agent")
+log = logger("agent")
 
 WISH_PATIENCE_S = 5.0
 SESSIONS_MAX = 4096

@@ -15,7 +15,6 @@ G2  A job that is gone, however it went, holds nothing and waits for nothing.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import time
@@ -29,9 +28,10 @@ from softmutex.agent.groups import kill_group
 from softmutex.agent.link import NOT_ACQUIRED, NOT_STARTED, USAGE, Lines, NotALink, pack
 from softmutex.agent.room import OnOverrun, Rooms
 from softmutex.agent.traced import below
+from softmutex.saying import logger
 
 TAKE_PATIENCE_S = 5.0
-log = logging.getLogger("softmutex")
+log = logger("agent")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -29,8 +28,9 @@ from softmutex.runtime.crossing import Crossing, Host, cross
 from softmutex.runtime.hold import refuse_in_child
 from softmutex.runtime.mutex import MutexBase
 from softmutex.runtime.node import RunningNode
+from softmutex.saying import logger
 
-log = logging.getLogger("softmutex.hold")
+log = logger("hold")
 
 
 class ThreadSignal(threading.Event):

@@ -13,7 +13,6 @@ One is made when a mutex is first used on a running node, and serves all of its 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVarTuple, Unpack
 
@@ -24,6 +23,7 @@ from softmutex.runtime.claim import Claim
 from softmutex.runtime.config import Settings
 from softmutex.runtime.statistics import MutexStatistics
 from softmutex.runtime.terms import Plan
+from softmutex.saying import logger
 
 if TYPE_CHECKING:
     from softmutex.runtime.local import LocalMutex
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Ts = TypeVarTuple("Ts")
 Loop = asyncio.AbstractEventLoop
 
-log = logging.getLogger("softmutex.hold")
+log = logger("hold")
 
 OUTCOMES: dict[type, str] = {type(None): "granted", AcquireTimeout: "timeout"}
 

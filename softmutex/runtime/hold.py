@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal
@@ -23,8 +22,9 @@ from typing import Any, Literal
 from softmutex.core.errors import HoldLost, NodeClosed, SoftMutexError
 from softmutex.runtime import nesting
 from softmutex.runtime.claim import Claim
+from softmutex.saying import logger
 
-log = logging.getLogger("softmutex.hold")
+log = logger("hold")
 
 
 class Signal(asyncio.Event):

@@ -26,7 +26,6 @@ import asyncio
 import base64
 import contextlib
 import hashlib
-import logging
 import struct
 import time
 from collections.abc import Callable
@@ -44,11 +43,12 @@ from softmutex.core.wire import Frame
 from softmutex.ports import CannotOpen, Membership
 from softmutex.runtime.config import Settings
 from softmutex.runtime.sealing import Seal, Unsealed, read_keys
+from softmutex.saying import logger
 
 if TYPE_CHECKING:
     from softmutex.core.chance import Rng
 
-log = logging.getLogger("softmutex.keys")
+log = logger("keys")
 
 CERTIFIED_AS = b"softmutex certificate 1\n"
 REQUESTED_AS = b"softmutex certificate request 1\n"

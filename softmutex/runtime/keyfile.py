@@ -21,7 +21,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
-import logging
 import os
 import secrets
 from collections.abc import Iterator, Sequence
@@ -33,8 +32,9 @@ from softmutex.core.events import SECOND, from_seconds
 from softmutex.runtime.clock import Clock
 from softmutex.runtime.sealing import KEY_SIZE, KeyRing, Sealer, key_id, parse_key, read_keys
 from softmutex.runtime.timers import Timers
+from softmutex.saying import logger
 
-log = logging.getLogger("softmutex.keys")
+log = logger("keys")
 
 LOOK_S = 1.0
 GRACE_S = 5.0

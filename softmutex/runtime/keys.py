@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from softmutex.core.errors import ConfigError
 from softmutex.core.events import NodeId
 from softmutex.ports import Membership, Transport
 from softmutex.runtime.config import Settings
+from softmutex.saying import logger
 from softmutex.urls import split_address
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from softmutex.runtime.node import RunningNode
     from softmutex.runtime.sealing import Seal
 
-log = logging.getLogger("softmutex.keys")
+log = logger("keys")
 
 
 def group_keys(settings: Settings, membership: Membership) -> Sequence[bytes]:

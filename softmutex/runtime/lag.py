@@ -12,14 +12,14 @@ and then machines hear of that first (`Slept`).
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from typing import Protocol
 
 from softmutex.core.events import Instant, from_seconds
 from softmutex.runtime.clock import Clock
+from softmutex.saying import logger
 
-log = logging.getLogger("softmutex.loop")
+log = logger("loop")
 
 PERIOD_S = 0.25
 SLEEP = from_seconds(2 * PERIOD_S)  # after this it is clear that this process did not get its turn

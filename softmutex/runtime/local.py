@@ -16,7 +16,6 @@ H1  A hold is declared lost in one place (`tell_lost`), whatever the reason, and
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -42,11 +41,12 @@ from softmutex.core.machine import Algorithm
 from softmutex.runtime.claim import Claim, Progress, no_longer_alone
 from softmutex.runtime.statistics import Durations, MutexCounts, MutexStatistics
 from softmutex.runtime.terms import Terms
+from softmutex.saying import logger
 
 if TYPE_CHECKING:
     from softmutex.runtime.node import RunningNode
 
-log = logging.getLogger("softmutex.hold")
+log = logger("hold")
 
 TRY_S = 1.0  # a claim that only tries waits so long for a token that nobody holds to come here
 TRY = from_seconds(TRY_S)
@@ -79,7 +79,7 @@ class LocalMutex:
         self.name = name
         self.terms = terms
         self.machine = machine
-        self.log = logging.getLogger(f"softmutex.{terms.algorithm}")
+        self.log = logger(terms.algorithm)
         self.waiting: dict[RequestId, Claim] = {}  # in the order in which they were asked
         self.holding: dict[RequestId, Claim] = {}
         self.requests: RequestId = 0

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import secrets
 from collections import Counter
@@ -67,11 +66,12 @@ from softmutex.runtime.statistics import NodeStatistics
 from softmutex.runtime.status import StatusDesk
 from softmutex.runtime.terms import Plan, Terms
 from softmutex.runtime.timers import Timers
+from softmutex.saying import logger
 
 if TYPE_CHECKING:
     from softmutex.runtime.sealing import Refused
 
-log = logging.getLogger("softmutex.node")
+log = logger("node")
 
 FOR_THE_NODE = frozenset(OF_NODE.values())
 MUTEXES_MAX = 4096

@@ -23,7 +23,6 @@ The naive way, to tell everybody everything, makes a program pay for telemetry t
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections import Counter
@@ -36,8 +35,9 @@ from softmutex.ports import Membership, Observation, Observer
 from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
 from softmutex.runtime.local import LocalMutex
+from softmutex.saying import logger
 
-log = logging.getLogger("softmutex.observers")
+log = logger("observers")
 
 BAGGAGE_MAX = 64
 LOOK_EVERY: Duration = from_seconds(0.05)

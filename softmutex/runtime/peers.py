@@ -25,7 +25,6 @@ P5  A cookie is good only in a frame for the very life that gave it: what was re
 from __future__ import annotations
 
 import hashlib
-import logging
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -36,6 +35,7 @@ from softmutex.ports import Member, Membership, Transport
 from softmutex.runtime import statistics
 from softmutex.runtime.clock import Clock
 from softmutex.runtime.timers import Timers
+from softmutex.saying import logger
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from softmutex.core.chance import Rng
     from softmutex.runtime.identity import Vouching
 
-log = logging.getLogger("softmutex.group")
+log = logger("group")
 
 MEMBERS_MAX = 1 << 17
 CANDIDATES_MAX = 4096

@@ -13,17 +13,17 @@ I4  The heap holds at most 4 entries a live setting, plus 64.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeAlias
 
 from softmutex.core.events import SECOND, Instant
 from softmutex.runtime.clock import Clock
+from softmutex.saying import logger
 
 Entry: TypeAlias = tuple[Instant, int, Hashable, Callable[[Any], None], Any]
 
-log = logging.getLogger("softmutex.node")
+log = logger("node")
 
 SLACK = 64
 

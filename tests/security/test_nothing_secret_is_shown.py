@@ -1,14 +1,17 @@
 """Passwords are in no output; what strangers call themselves is shown, never sent to a terminal or a log as it is."""
 
+import importlib
 import json
 import logging
 import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import softmutex
 from softmutex import Node, plugins
 from softmutex.core.errors import ConfigError
 from softmutex.testing import MemoryNetwork
@@ -86,7 +89,7 @@ async def test_what_a_peer_calls_itself_does_not_reach_a_log_as_it_is(no_leaks: 
     async with node_on(network, name=nasty) as one, node_on(network, name=nasty), node_on(network, name="c") as third:
         await until(lambda: len(third.peers()) == 2 and len(one.peers()) == 2)
         await until(lambda: "two live nodes are named" in caplog.text)
-    said = [record.getMessage() for record in caplog.records if record.name == "softmutex"]
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("softmutex.")]
     assert any("evil" in line for line in said)
     for line in said:
         assert line.isprintable(), line
@@ -94,7 +97,18 @@ async def test_what_a_peer_calls_itself_does_not_reach_a_log_as_it_is(no_leaks: 
 
 async def test_what_was_logged_with_a_trace_keeps_its_lines(no_leaks: None, caplog: pytest.LogCaptureFixture):
     async with Node(transport="memory://trace", membership="memory://trace"):
-        log = logging.getLogger("softmutex")
+        log = logging.getLogger("softmutex.node")
         log.warning("said: %s", "a\x1bb")
         log.warning("%s of %d", json.dumps({"a": 1}), 3)
     assert [record.getMessage() for record in caplog.records[-2:]] == ["said: a\\x1bb", '{"a": 1} of 3']
+
+
+def test_every_part_that_logs_makes_its_lines_fit_to_be_shown():
+    for module in pkgutil.walk_packages(softmutex.__path__, "softmutex."):
+        importlib.import_module(module.name)
+    loggers = {
+        name: logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("softmutex.")
+    }
+    assert {"softmutex.hold", "softmutex.node", "softmutex.group", "softmutex.keys"} <= loggers.keys()
+    bare = [name for name, log in loggers.items() if not log.filters and not name.startswith("softmutex.core")]
+    assert not bare, "made by softmutex.saying.logger they would have the filter"

@@ -18,19 +18,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Self
 
 from softmutex.core.errors import ConfigError
 from softmutex.ports import Closed, Member
+from softmutex.saying import logger
 from softmutex.urls import Url, join_address, split_address
 from softmutex_adapters.memberships import dns_wire
 from softmutex_adapters.memberships.dns_resolver import RESOLV_CONF, ask, ask_within, read_resolv_conf
 from softmutex_adapters.memberships.dns_wire import AAAA, SRV, A, BadAnswer
 
-log = logging.getLogger("softmutex.membership")
+log = logger("membership")
 
 REFRESH_S = 5.0
 RETRY_S = 0.5

@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import random
 import re
 import secrets
@@ -30,9 +29,10 @@ from typing import NamedTuple, Protocol
 
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen, Closed, Member
+from softmutex.saying import logger
 from softmutex_adapters.registry import wire
 
-log = logging.getLogger("softmutex.membership")
+log = logger("membership")
 
 TTL_S = 4.0
 BEATS = 4  # in the time of a lease: three may be lost

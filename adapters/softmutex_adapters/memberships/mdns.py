@@ -17,7 +17,6 @@ A failing network is silence and a counter: `failures`, and `unheard` where what
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen, Closed, Member
+from softmutex.saying import logger
 from softmutex.urls import Url
 from softmutex_adapters.memberships import mdns_text
 from softmutex_adapters.memberships.mdns_places import check_chosen, look
@@ -33,7 +33,7 @@ from softmutex_adapters.memberships.mdns_roll import Roll
 if TYPE_CHECKING:
     from softmutex_adapters.memberships.mdns_air import Air
 
-log = logging.getLogger("softmutex.membership")
+log = logger("membership")
 
 DEFAULT_NAME = "default"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import re
 import secrets
@@ -32,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen, Closed, Member
+from softmutex.saying import logger
 from softmutex.urls import Url, host_of, is_loopback, split_address
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.client import RegistryClient, Trouble
@@ -41,7 +41,7 @@ from softmutex_adapters.registry.reporter import Reporter
 if TYPE_CHECKING:
     import tenacity
 
-log = logging.getLogger("softmutex.membership")
+log = logger("membership")
 
 DEFAULT_PORT = 9430
 JOIN_S = 5.0  # so long `join` waits for a registry; after that it is joined when one comes back

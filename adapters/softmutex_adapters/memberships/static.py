@@ -19,16 +19,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import logging
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from softmutex.core.errors import ConfigError
 from softmutex.ports import Closed, Member
+from softmutex.saying import logger
 from softmutex.urls import Url, join_address, split_address
 
-log = logging.getLogger("softmutex.membership")
+log = logger("membership")
 
 REFRESH_S = 30.0
 RETRY_S = 1.0

@@ -30,6 +30,7 @@ from typing import Any
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.files import read_secret
 from softmutex.ports import CannotOpen
+from softmutex.saying import logger
 from softmutex.urls import is_loopback, join_address, split_address
 from softmutex_adapters.registry import store as stores
 from softmutex_adapters.registry import tokens, wire
@@ -41,7 +42,7 @@ from softmutex_adapters.transports.addressing import bind
 UNAVAILABLE = 69
 DEFAULT_LISTEN = "127.0.0.1:9430"
 TOKENS, SIGNING_KEY = "softmutex-registry.tokens", "softmutex-registry.key"
-log = logging.getLogger("softmutex.registry")
+log = logger("registry")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import secrets
 import time
 from collections import Counter, defaultdict
@@ -29,12 +28,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from softmutex.ports import Member
+from softmutex.saying import logger
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.group import Group
 from softmutex_adapters.registry.store import ALONE, BEAT_S, INSTANCE_LIVES_S, Entry, Store, StoreFailed, next_version
 from softmutex_adapters.registry.streams import Stream
 
-log = logging.getLogger("softmutex.registry")
+log = logger("registry")
 
 TTL_S = 60.0
 SWEEP_S = 0.25

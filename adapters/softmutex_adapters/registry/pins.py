@@ -9,7 +9,6 @@ since it is right the first time, too. Where nothing can be kept, the first key 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,9 +16,10 @@ from typing import Self
 
 from softmutex.core.errors import ConfigError
 from softmutex.files import read_secret
+from softmutex.saying import logger
 from softmutex_adapters.registry import wire
 
-log = logging.getLogger("softmutex")
+log = logger("registry")
 FILE_MAX = 1 << 20
 
 

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import ssl
 from collections.abc import Mapping
 from socket import socket
 
 from aiohttp import web
 
+from softmutex.saying import logger
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.bans import Bans, refuse_banned
 from softmutex_adapters.registry.certificates import Certificates
@@ -56,7 +56,7 @@ CONNECTIONS_MAX = 30_000
 RATE_ADDRESS = 500.0  # requests a second of one address; ten seconds' worth may come at once
 RATE_GROUP = 2_000.0
 
-log = logging.getLogger("softmutex.registry")
+log = logger("registry")
 
 
 class RegistryServer:

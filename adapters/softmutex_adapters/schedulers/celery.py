@@ -22,7 +22,6 @@ of their own: that is the worker's.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 import shutil
@@ -41,6 +40,7 @@ from softmutex.agent.place import VARIABLE, Door
 from softmutex.agent.server import serve
 from softmutex.client import SoftMutex
 from softmutex.core.errors import SoftMutexError
+from softmutex.saying import logger
 
 LEAST_S, MOST_S = 1.0, 50.0  # between two tries
 KEEP_S: Final = 60.0  # that long its place in the queue is kept meanwhile
@@ -48,7 +48,7 @@ WEIGHT: Final = 0.2  # of the newest hold in the estimate
 SINCE: Final = "softmutex_since"  # the header in which a task remembers when it first asked
 START_PATIENCE_S: Final = 30.0
 PREFIX: Final = "softmutex-celery-"
-log = logging.getLogger("softmutex.celery")
+log = logger("celery")
 
 
 def sweep() -> None:

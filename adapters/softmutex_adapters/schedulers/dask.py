@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -44,13 +43,14 @@ from distributed.threadpoolexecutor import thread_state as pool_state
 from distributed.worker import thread_state as task_state  # type: ignore[attr-defined]
 
 from softmutex import Hold, Node, SoftMutexError
+from softmutex.saying import logger
 
 PLUGIN: Final = "softmutex"
 UNREGISTERED: Final = (
     "this worker has no softmutex node. Register it once: client.register_plugin(SoftMutexPlugin(...)), before the "
     "plug-ins that take turns."
 )
-log = logging.getLogger("softmutex.dask")
+log = logger("dask")
 set_up: WeakSet[SoftMutexPlugin] = WeakSet()  # those of the workers of this process
 inside = threading.local()  # `names`: whose turn the task of this thread has
 

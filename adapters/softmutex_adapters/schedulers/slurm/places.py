@@ -7,17 +7,17 @@ of them starts.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable
 from typing import Final
 
+from softmutex.saying import logger
 from softmutex_adapters.schedulers.slurm import jobs
 from softmutex_adapters.schedulers.slurm.jobs import Job, SlurmFailed, clean
 
 AT_ONCE: Final = 5  # comments after each look at the queue
 EACH_S: Final = 10.0  # between two of one job
-log = logging.getLogger("softmutex.slurm")
+log = logger("slurm")
 
 
 class Places:

@@ -27,12 +27,12 @@ them at once, and stays until the jobs that it let go are over (service.py).
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Mapping
 from typing import Final
 
 from softmutex import Node
+from softmutex.saying import logger
 from softmutex_adapters.schedulers.slurm import jobs
 from softmutex_adapters.schedulers.slurm.jobs import Job, Queue, SlurmFailed, clean
 from softmutex_adapters.schedulers.slurm.places import Places
@@ -43,7 +43,7 @@ QUEUE_SHARE: Final = 20  # and so many times as long as such a look takes: one o
 START_WITHIN_S: Final = 120.0
 LATER_S, LATER_MOST_S = 3.0, 60.0
 SAID_MOST: Final = 10_000
-log = logging.getLogger("softmutex.slurm")
+log = logger("slurm")
 
 
 class Line:

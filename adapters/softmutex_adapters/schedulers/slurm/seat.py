@@ -11,11 +11,11 @@ that: then others of the group come first.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import TYPE_CHECKING, Final
 
 from softmutex import Hold, SoftMutexError
+from softmutex.saying import logger
 from softmutex_adapters.schedulers.slurm import jobs
 from softmutex_adapters.schedulers.slurm.jobs import GONE, Job, Sight, SlurmFailed, clean
 
@@ -30,7 +30,7 @@ SLURM_GONE_S: Final = 600.0  # a releaser that ends waits no longer for a contro
 PASSING: Final = frozenset({"None", "Resources", "Priority", "Prolog", "Cleaning", "Licenses"})
 STALE: Final = frozenset({"BeginTime", "Dependency"})  # as it was before, until Slurm looks at the job again
 STALE_S: Final = 5.0
-log = logging.getLogger("softmutex.slurm")
+log = logger("slurm")
 
 
 class Seat:

@@ -25,12 +25,13 @@ import sys
 from typing import Final
 
 from softmutex import Node
+from softmutex.saying import logger
 from softmutex_adapters.schedulers.slurm.jobs import ask
 from softmutex_adapters.schedulers.slurm.releaser import Releaser
 
 RESIGNED: Final = b"resigned\n"
 RESIGN_LIMIT_S: Final = 20.0
-log = logging.getLogger("softmutex.slurm")
+log = logger("slurm")
 
 
 # --- the guard --------------------------------------------------------------------------------------------------------
