@@ -37,7 +37,7 @@ WORTH_TELLING = SECOND // 2  # how long a pause is noticed at the least (machine
 LEAVE_PATIENCE_S = 60.0  # a node that was told to leave is switched off after so long, and A
 
 
-class Group:
+class Population:
     def __init__(self, world: World, make: Callable[[Setup], Algorithm], setup: Setup) -> None:
         self.nodes: dict[NodeId, SimNode] = {}
         self.living: list[NodeId] = []

@@ -52,7 +52,7 @@ from softmutex.core.machine import Algorithm, Setup
 from softmutex.core.messages import Message
 from softmutex.sim import demand, trace
 from softmutex.sim.checkers import Laws
-from softmutex.sim.group import Group
+from softmutex.sim.group import Population
 from softmutex.sim.network import Network
 from softmutex.sim.node import NEVER, Running, SimNode, Timer
 from softmutex.sim.scenario import Scenario
@@ -89,7 +89,7 @@ class World:
         self.algorithm = algorithm
         self.tally = Tally(algorithm.passing(setup), scenario.keep_holds)
         self.network = Network(scenario, self.chance)
-        self.group = Group(self, make, setup)
+        self.group = Population(self, make, setup)
         self.nodes = self.group.nodes
         self.running: list[Running] = []
         self.sent: dict[type, int] = defaultdict(int)
