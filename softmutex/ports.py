@@ -24,7 +24,10 @@ class CannotOpen(SoftMutexError, OSError):
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """`source` is an address that `Transport.send` of the same transport accepts; it proves nothing."""
+    """`source` is an address that `Transport.send` of the same transport accepts; it proves nothing.
+
+    Without a payload: nobody listens at `source` (T7).
+    """
 
     source: str
     payload: bytes
@@ -32,11 +35,15 @@ class Datagram:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node as a membership tells of it. `id` 0: the membership knows only an address, a greeting finds out."""
+    """One node as a membership tells of it. `id` 0: the membership knows only an address, a greeting finds out.
+
+    `label`: the entry as people wrote it, where that is not the address.
+    """
 
     address: str
     id: NodeId = 0
     name: str = ""
+    label: str = field(default="", compare=False)
 
 
 @runtime_checkable
@@ -53,6 +60,10 @@ class Transport(Protocol):
     T5  A reply sent to `Datagram.source` reaches the sender of that datagram.
     T6  Nothing loop-bound is made in the constructor. `open` may be called once, and raises `CannotOpen` where the
         place cannot be had; `aclose` may follow whether it was called or not, and again.
+    T7  Where the network can say that nobody listens at an address to which something was sent (ICMP "port
+        unreachable", a TCP connection that is refused), `receive` gives a `Datagram` of that address, as it was given
+        to `send`, without a payload. A hint: it may come late, or not at all. An absent host is silence, and so is a
+        cut. Nobody else can bring one about: an empty datagram that arrives is dropped.
 
     Prove it: subclass `softmutex.testing.contracts.TransportContract`.
     """
@@ -95,8 +106,11 @@ class Membership(Protocol):
     M6  Nothing loop-bound is made in the constructor. One task at a time may wait in `watch`; cancelling it
         loses nothing.
     M7  Where it has an attribute `complete` that is true, `watch` shows everybody who joined before: of two that join
-        at once at least one sees the other, and whom it no longer shows is gone. Only then may a newcomer make a
-        token at once; without it, it listens first.
+        at once at least one sees the other, and whom it no longer shows is gone.
+    M8  Where it has an attribute `pending`, that names in words what it is still finding out (names that are being
+        looked up, a list that was never read): nobody makes a token meanwhile. It becomes empty once all works.
+        `unresolved` names entries that lead nowhere for now. A membership that has neither `complete` nor this may
+        show somebody late: whoever is new waits a while.
 
     Prove it: subclass `softmutex.testing.contracts.MembershipContract`.
     """
@@ -128,6 +142,14 @@ class Observation:
     what: str  # a FactKind, or wait_started, wait_ended, hold_started, hold_ended, message_sent ...
     values: Mapping[str, float | int | str] = field(default_factory=dict)
     note: Note | None = None
+
+
+def shows_all(membership: Membership) -> bool:
+    """Whether what it shows is all that it knows of, and not a beginning."""
+    if getattr(membership, "complete", False):
+        return True
+    pending = getattr(membership, "pending", None)
+    return pending is not None and not pending
 
 
 class NodeSeen(Protocol):

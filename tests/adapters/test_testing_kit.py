@@ -136,6 +136,19 @@ async def test_a_partition_stops_both_ways_a_cut_one_and_healing_ends_both() -> 
 
 
 @in_virtual_time
+async def test_from_a_host_without_power_comes_not_even_a_refusal() -> None:
+    network = MemoryNetwork()
+    a, b = await opened(network, "a", "b")
+    network.switch_off("a")
+    b.send("a", b"anybody there?")
+    assert [await arrived(a), await arrived(b)] == [[], []]
+    await a.aclose()
+    again, *_ = await opened(network, "a")
+    b.send("a", b"anybody there?")
+    assert await arrived(again) == [b"anybody there?"]
+
+
+@in_virtual_time
 async def test_who_crashes_is_silent_deaf_and_off_the_list() -> None:
     network = MemoryNetwork(delay=0.01)
     a, b = await opened(network, "a", "b")
@@ -148,7 +161,7 @@ async def test_who_crashes_is_silent_deaf_and_off_the_list() -> None:
     a.send("b", b"from beyond")
     b.send("a", b"anybody there?")
     assert list(await list_of_b.watch()) == []
-    assert [await arrived(a), await arrived(b)] == [[], []]
+    assert [await arrived(a), await arrived(b)] == [[], [b""]]  # its host says that nobody listens (transport.T7)
 
 
 @in_virtual_time

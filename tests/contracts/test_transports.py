@@ -1,4 +1,4 @@
-"""Every transport that this package brings keeps T1 to T6; each way to run it is a class."""
+"""Every transport that this package brings keeps T1 to T7; each way to run it is a class."""
 
 import asyncio
 import socket
@@ -20,6 +20,7 @@ from tests.adapters.reverse_proxy import ReverseProxy
 
 class TestUdp(TransportContract):
     scheme = "udp"
+    can_refuse = True
     host = "127.0.0.1"
     can_forge = True
     can_collide = True
@@ -52,6 +53,7 @@ class TestUdpOnAllInterfacesOfBothKinds(TestUdp):
 
 class TestMemory(TransportContract):
     scheme = "memory"
+    can_refuse = True
     can_collide = True
 
     def make(self) -> Transport:
@@ -74,6 +76,7 @@ class TestMemoryWithFaults(TestMemory):
 
 class TestHttp(TransportContract):
     scheme = "http"
+    can_refuse = True
     can_forge = True
     can_collide = True
 

@@ -107,6 +107,7 @@ class RegistryMembership:
         self._shown: tuple[Member, ...] | None = None
         self._shown_banned: frozenset[str] = frozenset()
         self._changed, self._listed, self._missing, self._joined = (asyncio.Event() for _ in range(4))
+        self._was_complete = False
         self._refused: Trouble | None = None  # join can never work
         self._client: RegistryClient | None = None
         self._task: asyncio.Task[None] | None = None
@@ -246,6 +247,12 @@ class RegistryMembership:
         if self._me is not None and now - self._client.fresh_at >= self._ttl_s:  # each renewal brings a proof
             is_fresh = False
         return is_fresh and now >= self._settles_at and self._view.version >= self._client.fresh
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """M8: a list that was never whole."""
+        self._was_complete = self._was_complete or self.complete
+        return () if self._was_complete else (f"the list of {self._group!r} at {', '.join(self._registries)}",)
 
     def statistics(self) -> Mapping[str, int]:
         return {**self._counts, "members": len(self._view.members)}

@@ -14,7 +14,7 @@ SHOWN: weakref.WeakKeyDictionary[Membership, list[list[str]]] = weakref.WeakKeyD
 
 
 class MembershipContract:
-    """M1 to M6 of `softmutex.ports.Membership`. Each `make()` stands for another process of the same group."""
+    """M1 to M8 of `softmutex.ports.Membership`. Each `make()` stands for another process of the same group."""
 
     patience_s: ClassVar[float] = 5.0
     quiet_s: ClassVar[float] = 0.5  # so long nothing may happen, where nothing must
@@ -188,6 +188,17 @@ class MembershipContract:
             while self.member(2).address not in shown:
                 shown = addresses(await in_time(one.watch(), "a change was lost", self.patience_s))
 
+    # --- M8 ---------------------------------------------------------------------------------------------------------
+
+    async def test_m8_what_is_pending_is_found_out(self) -> None:
+        async with self.made(1) as (one,):
+            await one.join(self.member(1))
+            watching = asyncio.ensure_future(self._watch_on(one))
+            try:
+                await eventually(lambda: not getattr(one, "pending", ()), "something stays pending", self.patience_s)
+            finally:
+                await drop(watching)
+
     async def test_group_key_is_32_bytes_and_the_same_for_all_or_none(self) -> None:
         async with self.made(2) as (one, two):
             key = one.group_key()
@@ -215,6 +226,11 @@ class MembershipContract:
                 f"watch shows {seen[-1:]} and then nothing, instead of {wanted}",
                 self.patience_s,
             )
+
+    @staticmethod
+    async def _watch_on(membership: Membership) -> None:
+        while True:
+            await membership.watch()
 
     @staticmethod
     async def _watch(membership: Membership) -> None:
