@@ -6,10 +6,14 @@ A hundred thousand of these must fit, so they have slots, share what they can, a
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import TYPE_CHECKING
 
 from softmutex.core.events import Duration, Event, Fired, Grant, Instant, NodeId, RequestId, TimerName
 from softmutex.core.machine import Algorithm
 from softmutex.sim import trace
+
+if TYPE_CHECKING:
+    from softmutex.sim.roll import Roll
 
 NEVER: Instant = -1
 
@@ -89,6 +93,7 @@ class SimNode:
         "machine",
         "members",
         "pending",
+        "roll",
         "timers",
     )
 
@@ -107,6 +112,7 @@ class SimNode:
         self.last_request: RequestId = 0
         self.last_start: Instant = 0
         self.acquired = 0
+        self.roll: Roll | None = None  # from the moment when its machine first asks something of it
 
     def knows(self, other: NodeId) -> bool:
         at = bisect_left(self.members, other)

@@ -1,202 +1,207 @@
 """What a group tells its machines where all share one view: whom it does not hear, how many it reaches.
 
-In the field each node has a group of its own that finds out; here a hundred thousand must fit, so only the questions
-are played: pings that the network delays, loses or cuts like any message, and that are counted. A node whose host lives
-refuses for it when it is dead; who is paused, cut off, or dead with its host is silent.
-
-A suspected node that does not answer the first ping is asked by way of two others, too: a dead link is no dead node.
+In the field each node has a `Group` of its own. Here a hundred thousand nodes must fit, so only two of its parts are
+there, and only at nodes whose machine has asked something: `Suspicion` and `RollCall`, the very ones of the core. Their
+pings are played, not handled: delayed, lost, cut and counted like any message, they reach no machine. A dead node
+whose host lives refuses; who is paused, cut off, or dead with its host is silent. Who answers only by way of another is
+spoken to by that way (`Relay`), until the direct one works again.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from softmutex.core.events import SECOND, Duration, Level, NodeId, Reach, Silenced
-from softmutex.core.messages import Message, Ping, Pong
+from softmutex.core.events import (
+    NOBODY,
+    CancelTimer,
+    Duration,
+    Instant,
+    NodeId,
+    Returned,
+    Send,
+    SetTimer,
+    Silenced,
+    TimerName,
+    from_seconds,
+)
+from softmutex.core.group.effects import Answer
+from softmutex.core.group.roll_call import RollCall
+from softmutex.core.group.search import LOOK
+from softmutex.core.group.suspicion import PING, Suspicion
+from softmutex.core.group.ways import DIRECT_AGAIN, RELAYS
+from softmutex.core.messages import Message, Ping, Pong, Relay
+from softmutex.core.patience import Patience
 
 if TYPE_CHECKING:
     from softmutex.sim.node import SimNode
     from softmutex.sim.world import World
 
-TRIES = 3  # pings to who is suspected; the gap between them doubles
-ROLL_TRIES = 2
-FIRST_GAP = SECOND // 5
-SAMPLE = 32  # members that a wide roll call asks, in a larger group
-RELAYS = 2
-SURELY = 2  # refusals in a row
-
-
-class Suspicion:
-    __slots__ = ("closed", "refusals")
-
-    def __init__(self) -> None:
-        self.closed = False
-        self.refusals = 0
-
-
-class RollCall:
-    __slots__ = ("asked", "closed", "here", "refused", "wide")
-
-    def __init__(self, wide: bool, asked: Sequence[NodeId]) -> None:
-        self.wide = wide
-        self.asked = asked
-        self.here: set[NodeId] = set()
-        self.refused: set[NodeId] = set()
-        self.closed = False
-
-    @property
-    def complete(self) -> bool:
-        return len(self.here) + len(self.refused) == len(self.asked)
-
-    def level(self) -> Level:
-        total = 1 + len(self.asked) - len(self.refused)
-        reached = 2 * (1 + len(self.here))
-        return Level.MORE if reached > total else Level.HALF if reached == total else Level.LESS
-
 
 class Roll:
-    def __init__(self, world: World) -> None:
+    """Of one node."""
+
+    def __init__(self, world: World, node: SimNode) -> None:
         self._world = world
-        self._suspicions: dict[tuple[NodeId, NodeId], Suspicion] = {}
-        self._calls: dict[NodeId, RollCall] = {}
-        round_trip = 2 * world.scenario.delay_s * (1 + world.scenario.jitter)
-        self._gap: Duration = max(FIRST_GAP, round(1.1 * round_trip * SECOND))
+        self._node = node
+        self._rng = random.Random(f"roll {world.scenario.seed} {node.id}")
+        self._timers: dict[TimerName, Instant] = {}
+        self._heard_at: dict[NodeId, Instant] = {}
+        self._ways: dict[NodeId, tuple[NodeId, Instant]] = {}  # by whom, and when it was last tried without
+        self._is_looking = False
+        patience = Patience(PING)
+        timeout_s = world.scenario.isolated_timeout_s
+        timeout = None if timeout_s is None else from_seconds(timeout_s)
+        self._suspicion = Suspicion(self, self._rng, patience, timeout)
+        self._roll_call = RollCall(node.id, node.members, self, self._rng, patience, self._when_heard)
 
-    # --- does it live? -----------------------------------------------------------------------------------------------
+    # --- what happens ------------------------------------------------------------------------------------------------
 
-    def suspect(self, node: SimNode, of: NodeId) -> None:
-        if (node.id, of) not in self._suspicions and of != node.id:
-            suspicion = self._suspicions[node.id, of] = Suspicion()
-            self._look(node, of, suspicion, 0)
+    def suspect(self, of: NodeId) -> None:
+        if self._node.knows(of) and of != self._node.id:
+            self._suspicion.suspect(of, self._world.now)
 
-    def _look(self, node: SimNode, of: NodeId, suspicion: Suspicion, tries: int) -> None:
-        if suspicion.closed:
+    def call(self, wide: bool) -> None:
+        self._roll_call.call("", wide, self._world.now)
+
+    def heard(self, sender: NodeId) -> None:
+        """Any message of it came."""
+        now = self._heard_at[sender] = self._world.now
+        self._suspicion.heard(sender, now)
+        self._roll_call.heard(sender, now)
+
+    def left(self, nodes: Sequence[NodeId]) -> None:
+        for node in nodes:
+            self._suspicion.forget(node, self._world.now)
+            self._ways.pop(node, None)
+        self._roll_call.left(nodes, self._world.now)
+
+    def way_to(self, node: NodeId) -> NodeId:
+        """By whom a message for it goes; NOBODY: directly."""
+        way, tried_at = self._ways.get(node, (NOBODY, 0))
+        if way and self._world.now - tried_at >= DIRECT_AGAIN:
+            self._ways[node] = (way, self._world.now)
+            self._ping(node, [node], lambda: self._ways.pop(node, None), None)
+        return way
+
+    def came_by(self, sender: NodeId, way: NodeId) -> None:
+        """It goes to the trouble of a relay, so it is answered on the same way."""
+        self._ways.setdefault(sender, (way, self._world.now))
+
+    def _when_heard(self, node: NodeId) -> Instant:
+        return self._heard_at.get(node, 0)
+
+    # --- what the two parts want -------------------------------------------------------------------------------------
+
+    def put(self, effect: Send | SetTimer | CancelTimer | Answer) -> None:
+        match effect:
+            case SetTimer(name, at):
+                self._timers[name] = at
+                self._world.after(max(0, at - self._world.now), self._fire, name, at)
+            case CancelTimer(name):
+                self._timers.pop(name, None)
+            case Answer(_, reach):
+                self._world.at_once(self._node, reach)
+            case Send(to, message):
+                assert isinstance(message, Ping)
+                self.ping(to, message.nonce, 1, self._world.now)
+
+    def _fire(self, name: TimerName, at: Instant) -> None:
+        if self._timers.get(name) != at or self._node.id not in self._world.nodes:
             return
-        if tries == TRIES or node.id not in self._world.nodes:
-            self._close(node, of, suspicion)
-            if tries == TRIES:
-                self._world.at_once(node, Silenced(of))
+        if not self._node.awake:
+            self._world.after(LOOK // 10, self._fire, name, at)
             return
-
-        def heard() -> None:
-            self._close(node, of, suspicion)
-
-        def refused() -> None:
-            suspicion.refusals += 1
-            if suspicion.refusals == SURELY and not suspicion.closed:
-                self._close(node, of, suspicion)
-                self._world.group.found_dead(node, of)
-
-        self._ping(node, of, heard, refused)
-        if tries:
-            for way in self._some(node, RELAYS, but=of):
-                self._ping(node, of, heard, None, way)
-        self._world.after(self._gap << tries, self._look, node, of, suspicion, tries + 1)
-
-    def _close(self, node: SimNode, of: NodeId, suspicion: Suspicion) -> None:
-        suspicion.closed = True
-        self._suspicions.pop((node.id, of), None)
-
-    # --- how many are reached? ---------------------------------------------------------------------------------------
-
-    def call(self, node: SimNode, wide: bool) -> None:
-        under_way = self._calls.get(node.id)
-        if under_way is not None and (under_way.wide or not wide):
-            return
-        if under_way is not None:
-            under_way.closed = True
-        others = [other for other in node.members if other != node.id] if wide and len(node.members) <= 33 else None
-        asked = self._some(node, SAMPLE if wide else 1) if others is None else others
-        call = self._calls[node.id] = RollCall(wide, asked)
-        if asked:
-            self._ask(node, call, 0)
+        del self._timers[name]
+        if isinstance(name, str):
+            self._roll_call.fired(self._world.now)
         else:
-            self._answer(node, call)
+            self._suspicion.fired(*name, self._world.now)
 
-    def _ask(self, node: SimNode, call: RollCall, tries: int) -> None:
-        if call.closed:
-            return
-        if tries == ROLL_TRIES:
-            self._answer(node, call)
-            return
-        for other in call.asked:
-            if other not in call.here and other not in call.refused:
-                self._ping(
-                    node,
-                    other,
-                    self._booked(node, call, call.here, other),
-                    self._booked(node, call, call.refused, other),
-                )
-        self._world.after(self._gap << tries, self._ask, node, call, tries + 1)
+    def ping(self, node: NodeId, nonce: int, tries: int, now: Instant) -> None:
+        def answered(way: NodeId = NOBODY) -> None:
+            self.heard(node)
+            if self._suspicion.answered(node, nonce, self._world.now):
+                self._ways.pop(node, None)
+                if way:
+                    self._ways[node] = (way, self._world.now)
 
-    def _booked(self, node: SimNode, call: RollCall, where: set[NodeId], other: NodeId) -> Callable[[], None]:
-        def book() -> None:
-            where.add(other)
-            if call.complete and not call.closed:
-                self._answer(node, call)
+        self._ping(node, [node], answered, lambda: self._suspicion.refused(node, self._world.now))
+        if tries > 1 or node in self._ways:
+            for way in self._some_others(node):
+                self._ping(node, [way, node], lambda way=way: answered(way), None)  # type: ignore[misc]
 
-        return book
+    def not_there(self, nodes: Sequence[NodeId], now: Instant) -> None:
+        for node in nodes:
+            self.suspect(node)
 
-    def _answer(self, node: SimNode, call: RollCall) -> None:
-        call.closed = True
-        if self._calls.get(node.id) is call:
-            del self._calls[node.id]
-        if node.id not in self._world.nodes:
-            return
-        level = call.level()
-        if call.wide or level is Level.MORE or not call.asked:
-            self._world.at_once(node, Reach(level))
-        else:
-            self.call(node, wide=True)
+    def found_dead(self, node: NodeId, why: str, now: Instant) -> None:
+        self._world.group.found_dead(self._node, node)
 
-    # --- pings -------------------------------------------------------------------------------------------------------
+    def given_up(self, node: NodeId, now: Instant) -> None:
+        self._world.group.found_dead(self._node, node)
+
+    def found_silent(self, node: NodeId, now: Instant) -> None:
+        self._ways.pop(node, None)
+        self._world.at_once(self._node, Silenced(node))
+        if not self._is_looking:
+            self._is_looking = True
+            self._world.after(LOOK, self._look)
+
+    def found_back(self, node: NodeId, now: Instant) -> None:
+        self._world.at_once(self._node, Returned(node))
+
+    def _look(self) -> None:
+        silent = self._suspicion.silent()
+        self._is_looking = bool(silent) and self._node.id in self._world.nodes
+        if self._is_looking:
+            if self._node.awake:
+                self._suspicion.look(silent[int(self._rng.random() * len(silent))], self._world.now)
+            self._world.after(LOOK, self._look)
+
+    # --- the network -------------------------------------------------------------------------------------------------
 
     def _ping(
-        self,
-        node: SimNode,
-        to: NodeId,
-        heard: Callable[[], None],
-        refused: Callable[[], None] | None,
-        way: NodeId | None = None,
+        self, to: NodeId, hops: list[NodeId], heard: Callable[[], object], refused: Callable[[], object] | None
     ) -> None:
-        """Calls `heard` when the answer has come, `refused` when the host has said that nobody listens there."""
-        world = self._world
+        """Calls `heard` when the answer has come back the same way, `refused` when nobody listens there, it says."""
+        world, me = self._world, self._node.id
+        there = self.travel(hops, Ping(0))
         target = world.nodes.get(to)
-        there = self._trip([node.id, to] if way is None else [node.id, way, to], Ping(0))
-        if there is None or (target is None and (to in world.group.silent or way is not None)):
+        if there is None or (target is None and to in world.group.silent) or (target is not None and not target.awake):
             return
-        if target is not None and not target.awake:
-            return
-        back = self._trip([to, node.id] if way is None else [to, way, node.id], Pong(0))
-        if back is None:
-            return
-        outcome = heard if target is not None else refused
-        if outcome is not None:
-            world.after(there + back, outcome)
+        answer = heard if target is not None else refused
+        back = None if answer is None else self.travel([*reversed(hops[:-1]), me], Pong(0), to)
+        if back is not None and answer is not None:
+            world.after(there + back, self._if_awake, answer)
 
-    def _trip(self, hops: Sequence[NodeId], message: Message) -> Duration | None:
-        """How long a message takes from the first to the last of them; None where it does not arrive."""
+    def _if_awake(self, answer: Callable[[], object]) -> None:
+        if self._node.awake:
+            answer()
+
+    def travel(self, hops: Sequence[NodeId], message: Message, sender: NodeId = NOBODY) -> Duration | None:
+        """How long a message takes from here, or from `sender`, to the last of these; None: it does not arrive."""
         world, took = self._world, 0
-        for sender, to in pairwise(hops):
-            if sender in world.nodes:
-                world.sent[type(message)] += 1
-            elif sender != hops[0]:
+        start = sender or self._node.id
+        for number, (one, other) in enumerate(pairwise([start, *hops])):
+            passes_on = world.nodes.get(one)
+            if number and (passes_on is None or not passes_on.awake):
                 return None
-            delays = world.network.travel(sender, to)
+            world.sent[Relay if len(hops) > 1 else type(message)] += 1
+            delays = world.network.travel(one, other)
             if not delays:
                 return None
             took += min(delays)
         return took
 
-    def _some(self, node: SimNode, count: int, but: NodeId | None = None) -> list[NodeId]:
-        """So many random other members, or all where there are not so many."""
-        members, chance = node.members, self._world.chance
-        total = len(members) - 1 - (but is not None and node.knows(but))
-        found: dict[NodeId, None] = {}
-        while len(found) < min(count, total):
-            other = members[int(chance() * len(members))]
-            if other not in (node.id, but):
+    def _some_others(self, but: NodeId) -> list[NodeId]:
+        """The one that served last, and random others."""
+        members, me = self._node.members, self._node.id
+        found = dict.fromkeys([self._ways[but][0]]) if but in self._ways else {}
+        for _ in range(4 * RELAYS):
+            other = members[int(self._rng.random() * len(members))]
+            if other not in (me, but) and not self._suspicion.is_silent(other) and len(found) < RELAYS:
                 found[other] = None
         return list(found)

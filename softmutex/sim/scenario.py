@@ -77,6 +77,7 @@ class Scenario:
     slots: int = 1
     place: int = 0  # what the mutex's name comes to: whoever is chosen by it is another one with another number
     when_isolated: WhenIsolated = "wait"
+    isolated_timeout_s: float | None = 600.0  # who is silent for so long no longer counts
     options: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's own switches
     laws: tuple[str, ...] | None = None  # what checkers hold the run to; None: what the algorithm claims
     bucket_s: float = 500.0  # width of the histogram of intervals

@@ -46,6 +46,7 @@ from softmutex.core.events import (
     Released,
     Requested,
     RequestId,
+    Returned,
     Send,
     SetTimer,
     Silenced,
@@ -122,7 +123,6 @@ class World:
         self.seen: dict[str, int] = defaultdict(int)  # what machines did, beside messages: timers, facts, losses
         self.events = 0
         self.most_events = sys.maxsize
-        self.roll = Roll(self)
         self._bounded = scenario.bound_s is not None
         self.laws = Bounds(self, laws) if self._bounded else Laws(self, laws)
         self.measured_sent: dict[type, int] = {}
@@ -211,6 +211,8 @@ class World:
                 received(at, node.id, event[0], event[1])
                 if strangers:
                     self._meet(node, event[0])
+                if node.roll is not None:
+                    node.roll.heard(event[0])
             elif kind is not Timer and not self._admit(node, event, at):
                 continue
             clock = node.clock
@@ -297,6 +299,8 @@ class World:
         elif isinstance(event, MembersChanged):
             joined, left = event
             words += (at, who | trace.MEMBERS, len(joined), *joined, len(left), *left)
+            if node.roll is not None:
+                node.roll.left(left)
         elif isinstance(event, Started):
             words += (at, who | trace.STARTED, int(event.founder))
         elif isinstance(event, Leaving):
@@ -305,6 +309,8 @@ class World:
             words += (at, who | trace.SLEPT, event.span)
         elif isinstance(event, Silenced):
             words += (at, who | trace.SILENCED, event.node)
+        elif isinstance(event, Returned):
+            words += (at, who | trace.RETURNED, event.node)
         elif isinstance(event, Reach):
             words += (at, who | trace.REACH, event.level)
         elif isinstance(event, Fired):
@@ -337,9 +343,9 @@ class World:
             elif type(effect) is Depart:
                 self.group.departed(node)
             elif type(effect) is Suspect:
-                self.roll.suspect(node, effect.node)
+                self._roll_of(node).suspect(effect.node)
             elif type(effect) is CallRoll:
-                self.roll.call(node, effect.wide)
+                self._roll_of(node).call(effect.wide)
             elif type(effect) is Overlapped:
                 self.seen["overlap reported"] += 1
                 self.laws.reported(at, node, effect)
@@ -371,6 +377,9 @@ class World:
     def _carry(self, node: SimNode, to: NodeId, message: Message, at: Instant) -> None:
         """Over a network that does worse than take its time and lose something."""
         target = self.nodes.get(to)
+        if node.roll is not None and (way := node.roll.way_to(to)):
+            self._carry_by(node, node.roll, way, to, message, at)
+            return
         delays = self.network.delays(node, to, message)
         if target is None or not delays:
             self.tally.dropped(message, at)
@@ -387,6 +396,21 @@ class World:
         target = self.nodes.get(to)
         if target is not None:
             self._ready.append((target, Received(sender, message)))
+
+    def _roll_of(self, node: SimNode) -> Roll:
+        if node.roll is None:
+            node.roll = Roll(self, node)
+        return node.roll
+
+    def _carry_by(self, node: SimNode, roll: Roll, way: NodeId, to: NodeId, message: Message, at: Instant) -> None:
+        """In a `Relay`, for the direct link is dead. Who gets it answers by the same way."""
+        target, took = self.nodes.get(to), roll.travel([way, to], message)
+        if target is None or took is None:
+            self.tally.dropped(message, at)
+            return
+        self._order += 1
+        heappush(self._heap, (at + took, self._order, target, Received(node.id, message)))
+        self._roll_of(target).came_by(node.id, way)
 
     def _set_timer(self, node: SimNode, effect: SetTimer, at: Instant) -> None:
         name, when = effect
