@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from softmutex.cli import main
-from softmutex.runtime.config import SETTINGS
+from softmutex.runtime.options import SETTINGS
 
 HERE = Path(__file__).parent
 COMMANDS = (
@@ -25,8 +25,6 @@ COMMANDS = (
     "demo",
     "registry",
     "key",
-    "identity",
-    "ban",
     "slurm",
     "bench",
     "sim run",

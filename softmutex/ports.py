@@ -2,11 +2,15 @@
 
 Each promise has a number; `softmutex.testing.contracts` has one test for each, and an adapter proves itself by
 subclassing the contract. An adapter that cannot keep a promise is not an adapter.
+
+What some adapters can do and others cannot is a small protocol of its own (`OnThisHost`, `Complete`, `Banning`,
+`Observing`, `Authority`; `Sleeper`, `Courier`, `Choosy`, `Guest`): an adapter has it or has it not, and the same
+contract proves it. The naive way, an attribute that is looked for by name where it is needed, is promised by nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -24,10 +28,7 @@ class CannotOpen(SoftMutexError, OSError):
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """`source` is an address that `Transport.send` of the same transport accepts; it proves nothing.
-
-    Without a payload: nobody listens at `source` (T7).
-    """
+    """`source` is an address that `Transport.send` of the same transport accepts; it proves nothing."""
 
     source: str
     payload: bytes
@@ -35,15 +36,24 @@ class Datagram:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node as a membership tells of it. `id` 0: the membership knows only an address, a greeting finds out.
-
-    `label`: the entry as people wrote it, where that is not the address.
-    """
+    """One node as a membership tells of it. `id` 0: the membership knows only an address, a greeting finds out."""
 
     address: str
     id: NodeId = 0
     name: str = ""
-    label: str = field(default="", compare=False)
+
+
+@runtime_checkable
+class OnThisHost(Protocol):
+    """Of a transport or a membership that knows whether it ever concerns another host than this one.
+
+    T7  A transport for which it is true, once it is open, cannot be sent to from any other host: neither where it
+        listens nor under what it shows as `address`. Only there may a node do without a key.
+    M8  A membership for which it is true shows none but members on this host.
+    """
+
+    @property
+    def on_this_host(self) -> bool: ...
 
 
 @runtime_checkable
@@ -60,11 +70,8 @@ class Transport(Protocol):
     T5  A reply sent to `Datagram.source` reaches the sender of that datagram.
     T6  Nothing loop-bound is made in the constructor. `open` may be called once, and raises `CannotOpen` where the
         place cannot be had; `aclose` may follow whether it was called or not, and again.
-    T7  Where the network can say that nobody listens at an address to which something was sent (ICMP "port
-        unreachable", a TCP connection that is refused), `receive` gives a `Datagram` of that address, as it was given
-        to `send`, without a payload. A hint: it may come late, or not at all. An absent host is silence, and so is a
-        cut. Nobody else can bring one about: an empty datagram that arrives is dropped.
 
+    What else it may be: `OnThisHost` (T7).
     Prove it: subclass `softmutex.testing.contracts.TransportContract`.
     """
 
@@ -105,13 +112,8 @@ class Membership(Protocol):
         `aclose` leaves, too, and may be called again.
     M6  Nothing loop-bound is made in the constructor. One task at a time may wait in `watch`; cancelling it
         loses nothing.
-    M7  Where it has an attribute `complete` that is true, `watch` shows everybody who joined before: of two that join
-        at once at least one sees the other, and whom it no longer shows is gone.
-    M8  Where it has an attribute `pending`, that names in words what it is still finding out (names that are being
-        looked up, a list that was never read): nobody makes a token meanwhile. It becomes empty once all works.
-        `unresolved` names entries that lead nowhere for now. A membership that has neither `complete` nor this may
-        show somebody late: whoever is new waits a while.
 
+    What else it may be: `Complete` (M7), `OnThisHost` (M8), `Banning` (M9), `Observing` (M10), `Authority` (M11).
     Prove it: subclass `softmutex.testing.contracts.MembershipContract`.
     """
 
@@ -133,6 +135,72 @@ class Membership(Protocol):
     def statistics(self) -> Mapping[str, int]: ...
 
 
+@runtime_checkable
+class Complete(Protocol):
+    """Of a membership that may know everybody.
+
+    M7  While it is true, `watch` shows everybody who joined before: of two that join at once at least one sees the
+        other, and whom it no longer shows is gone. Only then may a newcomer make a token at once; without it, it
+        listens first.
+    """
+
+    @property
+    def complete(self) -> bool: ...
+
+
+@runtime_checkable
+class Banning(Protocol):
+    """Of a membership that says who is not to be a member.
+
+    M9  Ids of lives and public keys of identities, as of the last `watch`, which also returns when they differ. Whom it
+        no longer names may come back.
+    """
+
+    @property
+    def banned(self) -> frozenset[int | bytes]: ...
+
+
+@runtime_checkable
+class Observing(Protocol):
+    """Of a membership that shows people what happens.
+
+    M10 An observer, which is told what happens on the node that uses this membership; or None.
+    """
+
+    @property
+    def observer(self) -> Observer | None: ...
+
+
+@runtime_checkable
+class Authority(Protocol):
+    """Of a membership that gives certificates (`softmutex.runtime.identity`).
+
+    M11 `certify` gives a certificate for this name and this public key, signed with `public_key`, or raises CannotOpen.
+        `public_key` is None where the authority is not known for certain: then none of its certificates is believed.
+    """
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def public_key(self) -> bytes | None: ...
+
+    async def certify(self, name: str, public: bytes, proof: bytes) -> bytes:
+        """`proof` is what only who has the private key can have signed."""
+        ...
+
+
+def is_complete(membership: Membership) -> bool:
+    return isinstance(membership, Complete) and membership.complete
+
+
+def is_on_this_host(adapter: Transport | Membership) -> bool:
+    return isinstance(adapter, OnThisHost) and adapter.on_this_host
+
+
+# --- observers -------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """Something that happened to one mutex of one node, for telemetry. `values` holds plain numbers and strings."""
@@ -142,14 +210,6 @@ class Observation:
     what: str  # a FactKind, or wait_started, wait_ended, hold_started, hold_ended, message_sent ...
     values: Mapping[str, float | int | str] = field(default_factory=dict)
     note: Note | None = None
-
-
-def shows_all(membership: Membership) -> bool:
-    """Whether what it shows is all that it knows of, and not a beginning."""
-    if getattr(membership, "complete", False):
-        return True
-    pending = getattr(membership, "pending", None)
-    return pending is not None and not pending
 
 
 class NodeSeen(Protocol):
@@ -174,9 +234,53 @@ class NodeSeen(Protocol):
 
 @runtime_checkable
 class Observer(Protocol):
-    """Is told what happens. O1 `notice` returns at once. O2 What it raises is swallowed, counted and logged once.
+    """Is told what happens.
 
-    What else an observer may have is in `softmutex.runtime.observing`.
+    O1  `notice` returns at once, and may be called from any thread.
+    O2  What it raises is swallowed, counted and logged once.
+
+    `wait_started`, `wait_ended`, `hold_started` and `hold_ended` come in the task (or thread) of the application, so
+    that an observer finds the caller's context there; everything else on the node's loop.
+
+    What else it may be: `Sleeper` (O3), `Courier` (O4), `Choosy` (O5), `Guest` (O6).
+    Prove it: subclass `softmutex.testing.contracts.ObserverContract`.
     """
 
     def notice(self, observation: Observation) -> None: ...
+
+
+@runtime_checkable
+class Sleeper(Protocol):
+    """O3  True while nothing would come of telling it anything. It returns at once: it is asked before a wait, though
+    not more often than each 50 ms, and some times a second. Who is awake once stays awake."""
+
+    def asleep(self) -> bool: ...
+
+
+@runtime_checkable
+class Courier(Protocol):
+    """O4  Up to 64 bytes that travel with the token when this hold ends, or none. They come out at the next hold, on
+    whichever node that is: `values["baggage"]` of its `hold_started`, in hexadecimal. That is how a trace context
+    crosses the group. The first courier that has something to say is the one; where none has, what came with the token
+    goes on with it. It is asked just before `hold_ended` is told."""
+
+    def baggage(self, observation: Observation) -> bytes: ...
+
+
+@runtime_checkable
+class Choosy(Protocol):
+    """O5  Which single messages it is told of, for they are many: all (True), none (False), or some kinds. It stays the
+    same. An observer that does not say is told of all."""
+
+    @property
+    def messages(self) -> bool | Collection[str]: ...
+
+
+@runtime_checkable
+class Guest(Protocol):
+    """O6  Is shown each node that it observes, to look at whenever it likes between `opened` and `closed`. There may be
+    several at a time, and each `closed` follows its `opened`."""
+
+    def opened(self, node: NodeSeen) -> None: ...
+
+    def closed(self, node: NodeSeen) -> None: ...

@@ -20,9 +20,7 @@ from typing import NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from softmutex.core.errors import ConfigError
-
-TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
-FALSE_WORDS = frozenset({"0", "false", "no", "off"})
+from softmutex.values import FALSE_WORDS, TRUE_WORDS
 
 
 def without_secrets(url: str) -> str:

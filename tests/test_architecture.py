@@ -114,7 +114,11 @@ def all_subclasses(cls: type) -> Iterator[type]:
 
 @pytest.mark.parametrize(
     ("group", "contract"),
-    [("softmutex.transports", "TransportContract"), ("softmutex.memberships", "MembershipContract")],
+    [
+        ("softmutex.transports", "TransportContract"),
+        ("softmutex.memberships", "MembershipContract"),
+        ("softmutex.observers", "ObserverContract"),
+    ],
 )
 def test_every_registered_adapter_has_its_contract_test(group: str, contract: str):
     contracts: Any = importlib.import_module("softmutex.testing.contracts")

@@ -23,7 +23,7 @@ from softmutex.agent.link import USAGE, Lines, Message, NotALink, pack
 from softmutex.agent.place import Door, uid_of_peer
 from softmutex.agent.room import Rooms
 from softmutex.agent.session import Session, Wish
-from softmutex.runtime.config import SETTINGS, read_one
+from softmutex.runtime.options import BY_JOB, SETTINGS, read_one
 from softmutex.saying import logger
 from softmutex.urls import without_secrets
 
@@ -32,10 +32,6 @@ log = logger("agent")
 WISH_PATIENCE_S = 5.0
 SESSIONS_MAX = 4096
 KEEP_MOST_S = 300.0
-# What a job may say of the mutex; what it leaves out is as the agent has it.
-OPTIONS = frozenset(name for name, setting in SETTINGS.items() if setting.of != "node") - {
-    *("timeout", "on_lost", "on_overrun"),  # these the job says elsewhere, or sees to by itself
-}
 
 
 class Server:
@@ -129,9 +125,9 @@ async def read_wish(link: socket.socket, lines: Lines) -> Message:
 
 def wish_of(want: Message) -> Wish:
     name, options, timeout = want.get("name"), want.get("options") or {}, want.get("timeout")
-    if unknown := set(options) - OPTIONS:
+    if unknown := set(options) - BY_JOB:
         raise ConfigError(
-            f"an agent cannot be told {', '.join(sorted(unknown))}. It knows {', '.join(sorted(OPTIONS))}."
+            f"an agent cannot be told {', '.join(sorted(unknown))}. It knows {', '.join(sorted(BY_JOB))}."
         )
     read = {key: read_one(SETTINGS[key], value, "job") for key, value in options.items()}
     on_overrun = want.get("on_overrun") or "warn"

@@ -16,9 +16,9 @@ from typing import Any
 
 from softmutex import plugins
 from softmutex.cli.survey import Answer
-from softmutex.ports import CannotOpen, Closed, Transport
-from softmutex.runtime import keys
-from softmutex.runtime.config import SETTINGS, Settings
+from softmutex.ports import CannotOpen, Closed, Transport, is_on_this_host
+from softmutex.runtime.config import Settings
+from softmutex.runtime.options import SETTINGS
 from softmutex.runtime.status import own_version
 from softmutex.urls import without_secrets
 
@@ -118,7 +118,7 @@ def check_reach(settings: Settings, transport: Transport, has_key: bool) -> Iter
     """A node without a key must not be reached by strangers."""
     if has_key:
         return
-    if keys.stays_on_this_host(settings, transport):
+    if is_on_this_host(transport):
         says = "no key: no other host reaches this node, and any user of this one can take part, or break the group"
         yield warn("key", says, "Where others have accounts here: membership local://, or give all members a key_file.")
     elif settings["insecure"]:
@@ -141,15 +141,13 @@ def port_taken(settings: Settings, answers: Sequence[Answer], error: Exception) 
 async def check_address(settings: Settings, transport: Transport) -> list[Finding]:
     address = transport.address
     findings = [ok("port", f"a node can listen; others reach it at {address}")]
-    scheme = str(settings["membership"]).partition(":")[0]
-    if keys.is_loopback(address) and scheme not in ("local", "static", "memory"):
+    if is_on_this_host(transport) and not is_on_this_host(plugins.membership(settings["membership"])):
         advice = "Give a transport that they can reach: udp://0.0.0.0:9431, or advertise=host:port."
         findings.append(warn("port", f"{address} is this host alone; no other host reaches it", advice))
     transport.send(address, b"softmutex doctor")
     try:
         async with asyncio.timeout(ECHO_S):
-            while not any(datagram.payload for datagram in await transport.receive()):
-                pass  # that was refused, and perhaps another address is meant
+            await transport.receive()
     except (TimeoutError, Closed):
         advice = "Is the advertised address this host's? Does a firewall or NAT drop what comes back?"
         findings.append(warn("port", f"what is sent to {address} does not come in here", advice))
@@ -163,7 +161,7 @@ def check_members(settings: Settings, answers: Sequence[Answer]) -> Iterator[Fin
     told = [each for each in answers if each.document]
     if not answers:
         says = f"{shown(settings, 'membership')} shows no member"
-        alone = str(settings["membership"]).startswith(("local:", "memory:"))
+        alone = is_on_this_host(plugins.membership(settings["membership"]))
         advice = "Does one run? With the same membership and group? Does the network let its messages pass?"
         yield ok("members", says) if alone else warn("members", says, advice)
     for each in answers:

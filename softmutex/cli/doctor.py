@@ -39,7 +39,8 @@ from softmutex.cli.survey import Answer, Survey
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.core.names import printable
 from softmutex.runtime import keys
-from softmutex.runtime.config import SETTINGS, Settings
+from softmutex.runtime.config import Settings
+from softmutex.runtime.options import SETTINGS
 
 PATIENCE_S = 3.0
 MEETING_S = 1.0

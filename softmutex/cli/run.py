@@ -29,16 +29,11 @@ from collections.abc import Callable, Mapping
 
 from softmutex.agent import place
 from softmutex.cli import Mistake, command, supervise
-from softmutex.cli.settings import add_mutex_flags, add_node_flags, mutex_keywords, node_settings
+from softmutex.cli.settings import add_mutex_flags, add_node_flags, group_settings, mutex_keywords
 from softmutex.core.errors import ConfigError
 from softmutex.core.names import check_name, printable
-from softmutex.runtime.config import SETTINGS, read_one
+from softmutex.runtime.options import BY_JOB, SETTINGS, read_one
 
-MUTEX_OPTIONS = [
-    name
-    for name, setting in SETTINGS.items()
-    if setting.of != "node" and name not in ("timeout", "on_lost", "on_overrun")
-]
 AS_THE_LIBRARY_SAYS = {"warn": "continue", "term": "cancel"}
 
 
@@ -64,7 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
     if not argv:
         raise Mistake("softmutex run: there is no command. Write it behind '--': softmutex run -n NAME -- rsync -a ...")
     name = check_name(arguments.name)
-    node, keywords = node_settings(arguments), mutex_keywords(arguments, timeout=arguments.timeout)
+    node, keywords = group_settings(arguments), mutex_keywords(arguments, timeout=arguments.timeout)
     mutex = node.for_mutex(name, keywords)
     grace_s = read_one(SETTINGS["leave_timeout"], arguments.grace, "--grace")
     held = os.environ.get("SOFTMUTEX_HELD", "").split()
@@ -118,7 +113,7 @@ def main(arguments: argparse.Namespace) -> int:
         path = None if alone else place.path_of()
         if path is None:
             return None
-        options = {key: mutex[key] for key in MUTEX_OPTIONS if mutex.given(key)}
+        options = {key: mutex[key] for key in sorted(BY_JOB) if mutex.given(key)}
         where = {key: node[key] for key in ("group", "membership") if node.given(key)}
         limits = {"timeout": left_s(), "said": timeout_s}
         want = {"name": name, **limits, "on_overrun": on_overrun, "options": options, "place": where}

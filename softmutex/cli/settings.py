@@ -1,4 +1,4 @@
-"""The settings of `softmutex.runtime.config` as flags: every command that joins or asks a group has the same ones.
+"""The settings of `softmutex.runtime.options` as flags: every command that joins or asks a group has the same ones.
 
 A flag counts as a keyword does in Python: it goes before the environment, the file and the URL's query.
 """
@@ -6,12 +6,13 @@ A flag counts as a keyword does in Python: it goes before the environment, the f
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
-from softmutex.runtime.config import SETTINGS, Settings, read_one, resolve, with_places
+from softmutex.runtime.config import Settings, resolve, with_places
+from softmutex.runtime.options import SETTINGS, read_one
 
-NODE = ("transport", "membership", "key_file", "group", "advertise", "insecure", "leave_timeout")
-MUTEX = ("slots", "max_hold", "when_isolated", "algorithm", "min_interval")
+NODE: Final = tuple(name for name, each in SETTINGS.items() if each.flag and each.of == "node")
+MUTEX: Final = tuple(name for name, each in SETTINGS.items() if each.flag and each.of == "mutex")
 
 
 def add_node_flags(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +35,15 @@ def add_flags(parser: argparse._ArgumentGroup, names: tuple[str, ...]) -> None:
             parser.add_argument(flag, metavar="...", help=setting.help)
 
 
+def group_settings(arguments: argparse.Namespace) -> Settings:
+    """What is said of the group and the node, or `ConfigError`. What follows from that nobody has looked at yet."""
+    keywords = {name: getattr(arguments, name) for name in NODE} | {"name": arguments.node_name}
+    return resolve(keywords, file=arguments.config)
+
+
 def node_settings(arguments: argparse.Namespace) -> Settings:
     """What is in force for the node, or `ConfigError`."""
-    keywords = {name: getattr(arguments, name) for name in NODE} | {"name": arguments.node_name}
-    return with_places(resolve(keywords, file=arguments.config))
+    return with_places(group_settings(arguments))
 
 
 def mutex_keywords(arguments: argparse.Namespace, **more: Any) -> dict[str, Any]:

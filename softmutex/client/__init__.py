@@ -26,6 +26,7 @@ import select
 import socket
 import time
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -45,9 +46,6 @@ __all__ = ["Elsewhere", "Hold", "NoAgent", "SoftMutex"]
 CALL_EVERY_S, CALL_PATIENCE_S = 0.1, 10.0
 ERRORS: Final = {"timeout": AcquireTimeout, "isolated": Isolated, "config": ConfigError, "closed": NodeClosed}
 REASONS: Final = {reason.value: reason for reason in LostReason}
-OPTIONS: Final = frozenset(
-    ("slots", "max_hold", "on_overrun", "when_isolated", "algorithm", "min_interval", "options", "place")
-)
 
 
 class Talk:
@@ -254,10 +252,8 @@ class SoftMutex(Threads[Hold]):
     ) -> None:
         if on_lost not in ("continue", "cancel"):
             raise ConfigError(f"on_lost={on_lost!r}: an agent's client knows 'continue' and 'cancel'.")
-        for option in options:
-            if option not in OPTIONS:
-                known = ", ".join(sorted(OPTIONS))
-                raise ConfigError(f"{option!r} is no option of an agent's client (there are {known}).")
+        if options:
+            refuse_what_no_agent_can_be_told(options)
         super().__init__()
         self.name = name
         self._timeout = limit_of(timeout, None)
@@ -355,6 +351,15 @@ class EitherHolding(ThreadHolding[Hold]):
     ) -> None:
         if self._of_task is not None:
             await self._of_task.__aexit__(kind, error, traceback)
+
+
+def refuse_what_no_agent_can_be_told(options: Mapping[str, Any]) -> None:
+    from softmutex.runtime.options import BY_JOB  # a program that gives no options need not know them
+
+    known = {"on_overrun", "place", *(name for name in BY_JOB if "." not in name)}
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"{option!r} is no option of an agent's client (there are {', '.join(sorted(known))}).")
 
 
 def _close_in_child() -> None:

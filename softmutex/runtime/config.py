@@ -1,8 +1,8 @@
 """Which setting is in force, and who said so: keyword > environment > file > URL query > default.
 
 The naive way, `os.environ.get` where a value is needed, turns a typing error into a default that nobody notices, and
-two members of one group then differ. So every setting is declared here once, an unknown one is an error that names the
-nearest right one, and each value knows its origin (`softmutex doctor` prints them).
+two members of one group then differ. So every setting is declared once (`options.py`), an unknown one is an error that
+names the nearest right one, and each value knows its origin (`softmutex doctor` prints them).
 
     resolve(transport="udp://0.0.0.0:9431?advertise=ftp1:9431")["advertise"]              -> "ftp1:9431"
     resolve(transport="udp://0.0.0.0:9431?advertise=ftp1:9431").origin("advertise")       -> "query of transport"
@@ -14,158 +14,19 @@ The file is the one that `SOFTMUTEX_CONFIG` names, else `softmutex.toml`, else t
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from softmutex.core.errors import ConfigError
 from softmutex.files import whose
-from softmutex.urls import without_secrets
+from softmutex.runtime.options import PREFIX, SETTINGS, read_one, refuse_unknown
 
-PREFIX = "SOFTMUTEX_"
 # Variables of ours that are no settings: what a child of `softmutex run` is told, where the file and the agent are.
 NOT_SETTINGS = frozenset({"SOFTMUTEX_HELD", "SOFTMUTEX_EPOCH", "SOFTMUTEX_CONFIG", "SOFTMUTEX_AGENT"})
-TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
-FALSE_WORDS = frozenset({"0", "false", "no", "off"})
 SAFE = "/:,[]@"  # stay readable in a query
-PART = r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]*)\s*"  # of a duration: a number and its unit
-UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-# --- what a value may look like --------------------------------------------------------------------------------------
-
-
-def text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("wants a text that is not empty")
-    return value
-
-
-def duration_s(value: Any) -> float:
-    """Seconds: a number, or a text with units: `90`, `1.5`, `500ms`, `30s`, `10m`, `2h`, `1h30m`, `1d`."""
-    if isinstance(value, str):
-        parts = re.findall(PART, value)
-        alone = len(parts) == 1
-        if not re.fullmatch(rf"({PART})+", value) or not all(
-            unit in UNITS_S or (alone and not unit) for _, unit in parts
-        ):
-            raise ValueError("wants seconds, or numbers with the units ms, s, m, h, d: 90, 30m, 1h30m")
-        value = sum(float(number) * UNITS_S[unit or "s"] for number, unit in parts)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        raise ValueError("wants a number of seconds between 0 and 1e9")
-    return float(value)
-
-
-def duration_or_none_s(value: Any) -> float | None:
-    """As `duration_s`; None or the word `none` where there is no limit."""
-    return None if value is None or (isinstance(value, str) and value.lower() == "none") else duration_s(value)
-
-
-def count(value: Any) -> int:
-    try:
-        number = int(value) if isinstance(value, str) else value
-    except ValueError:
-        number = 0
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 1_000_000:
-        raise ValueError("wants a whole number from 1 to 1,000,000")
-    return number
-
-
-def flag(value: Any) -> bool:
-    if isinstance(value, str) and value.lower() in TRUE_WORDS | FALSE_WORDS:
-        return value.lower() in TRUE_WORDS
-    if not isinstance(value, bool):
-        raise ValueError("wants true or false")
-    return value
-
-
-def adapter(value: Any) -> Any:
-    """A URL, or an instance."""
-    return text(value) if isinstance(value, str) else value
-
-
-def names(value: Any) -> tuple[Any, ...]:
-    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else tuple(value)
-
-
-def key(value: Any) -> Any:
-    """Bytes of the key itself, or the path of a file that holds it."""
-    if isinstance(value, str | os.PathLike):
-        return Path(value).expanduser()
-    if not isinstance(value, bytes | bytearray):
-        raise ValueError("wants the key as bytes, or the path of a file that holds it")
-    return bytes(value)
-
-
-def path(value: Any) -> Path:
-    return Path(text(os.fspath(value))).expanduser()
-
-
-def choice(*allowed: str, or_callable: bool = False) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if (or_callable and callable(value)) or (isinstance(value, str) and value in allowed):
-            return value
-        raise ValueError(f"wants {' or '.join(allowed)}{' or a function' if or_callable else ''}")
-
-    return read
-
-
-# --- what can be set -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    name: str
-    read: Callable[[Any], Any]
-    default: Any
-    of: str  # "node", "mutex" or "timing" (a table of its own in a file)
-    help: str
-    in_query: bool = False  # may stand in the query of the transport's or the membership's URL
-    keyword_only: bool = False  # cannot be written in a file or in the environment
-
-    @property
-    def variable(self) -> str:
-        return PREFIX + self.name.replace(".", "_").upper()
-
-
-SETTINGS: Mapping[str, Setting] = {
-    setting.name: setting
-    for setting in (
-        Setting("transport", adapter, None, "node", "how frames travel: a URL or an instance"),
-        Setting("membership", adapter, None, "node", "who else is there: a URL or an instance"),
-        Setting("key", key, None, "node", "the group key as bytes, or the path of a file", keyword_only=True),
-        Setting("key_file", path, None, "node", "the file that holds the group key", in_query=True),
-        Setting("insecure", flag, False, "node", "without a key beyond this host, after all", in_query=True),
-        Setting("identity", path, None, "node", "the file that holds this member's own key; signs its hand-overs"),
-        Setting("authority", adapter, None, "node", "who gives certificates: a registry's URL; else the membership"),
-        Setting("require_identity", flag, False, "node", "take in only members for whom the authority vouches"),
-        Setting("group", text, "default", "node", "members of different groups never meet", in_query=True),
-        Setting("name", text, None, "node", "what people call this node; host-pid where not given", in_query=True),
-        Setting("advertise", text, None, "node", "host:port under which others reach this node", in_query=True),
-        Setting("thread", flag, False, "node", "run the node on a thread of its own"),
-        Setting("leave_timeout", duration_s, 5.0, "node", "how long a leaving node may take to hand everything over"),
-        Setting("observers", names, None, "node", "who is told what happens; all that are installed where not given"),
-        Setting("timeout", duration_or_none_s, None, "mutex", "how long to wait for the mutex; none: for ever; 0: try"),
-        Setting("slots", count, 1, "mutex", "how many may hold it at once"),
-        Setting("max_hold", duration_or_none_s, None, "mutex", "a hold that takes longer without touch() overruns"),
-        Setting("on_overrun", choice("warn", "release", "cancel", or_callable=True), "warn", "mutex", "what then"),
-        Setting("on_lost", choice("continue", "cancel", or_callable=True), "continue", "mutex", "when a hold is lost"),
-        Setting("when_isolated", choice("wait", "proceed", "raise"), "wait", "mutex", "when too few others answer"),
-        Setting("algorithm", adapter, "wandering", "mutex", "which machine decides"),
-        Setting("options", dict, {}, "mutex", "switches of the algorithm's own", keyword_only=True),
-        Setting("min_interval", duration_or_none_s, None, "mutex", "a node that held it less than that ago yields"),
-        Setting("timing.op", duration_s, 4.0, "timing", "how long a hold typically takes"),
-        Setting("timing.nodes_max", count, 300, "timing", "how many nodes saturate the resource"),
-        Setting("timing.skip", duration_or_none_s, None, "timing", "how long a token rests where it is not wanted"),
-        Setting("timing.min_interval", duration_or_none_s, None, "timing", "the papers' min, where not by formula"),
-        Setting("timing.max_interval", duration_or_none_s, None, "timing", "the papers' max, where not by formula"),
-    )
-}
 
 
 class Settings(Mapping[str, Any]):
@@ -210,14 +71,6 @@ class Settings(Mapping[str, Any]):
         return Settings(values, origins, {}, self.file)
 
 
-def read_one(setting: Setting, raw: Any, where: str) -> Any:
-    try:
-        return setting.read(raw)
-    except (ValueError, TypeError) as error:
-        shown = "..." if setting.name == "key" else without_secrets(raw) if isinstance(raw, str) else raw
-        raise ConfigError(f"{setting.name}={shown!r} ({where}): {error}. It means: {setting.help}.") from None
-
-
 # --- putting it together ---------------------------------------------------------------------------------------------
 
 
@@ -255,23 +108,32 @@ def resolve(
                 if origins[name] == "default":
                     values[name] = read_one(SETTINGS[name], raw, f"query of {role}")
                     origins[name] = f"query of {role}"
+    if values["membership"] is None:
+        own_group = values["group"] != SETTINGS["group"].default
+        values["membership"] = f"local://{values['group'] if own_group else ''}"
     return Settings(values, origins, mutexes, source)
 
 
 def with_places(settings: Settings) -> Settings:
-    """Fills in what follows from the rest where nothing was said: where the node meets others, how they reach it."""
+    """Fills in what follows from the rest where nothing was said: how the node reaches others, and they it. Here the
+    membership is loaded, since it knows whether its members are all on this host."""
     values, origins = dict(settings), {name: settings.origin(name) for name in settings}
-    if values["membership"] is None:
-        own_group = values["group"] != SETTINGS["group"].default
-        values["membership"] = f"local://{values['group'] if own_group else ''}"
-    local = isinstance(values["membership"], str) and values["membership"].startswith("local:")
     if values["transport"] is None:
-        values["transport"] = "udp://127.0.0.1:0" if local else "udp://0.0.0.0:0"
-    if values["insecure"] and str(values["membership"]).startswith("registry+http:"):  # it was taken out of the query
-        values["membership"] = add_to_query(values["membership"], "insecure", "yes")
+        values["transport"] = "udp://127.0.0.1:0" if stays_on_this_host(values["membership"]) else "udp://0.0.0.0:0"
     if values["advertise"] is not None and isinstance(values["transport"], str):
         values["transport"] = add_to_query(values["transport"], "advertise", values["advertise"])
     return Settings(values, origins, settings._mutexes, settings.file)
+
+
+def stays_on_this_host(membership: Any) -> bool:
+    """Of a URL, or an instance. What cannot be loaded is told of when the node opens."""
+    from softmutex import plugins  # and with it the adapter: a command that asks an agent does without
+    from softmutex.ports import is_on_this_host
+
+    try:
+        return is_on_this_host(plugins.membership(membership))
+    except ConfigError:
+        return False
 
 
 def add_to_query(url: str, name: str, value: str) -> str:
@@ -363,10 +225,3 @@ def flatten(table: Mapping[str, Any], source: str | None, *, of_node: bool = Tru
         if name not in allowed:
             refuse_unknown(name, allowed, f"file {source}", "setting")
         yield name, raw
-
-
-def refuse_unknown(name: str, known: Iterable[str], where: str, what: str) -> NoReturn:
-    options = sorted(known)
-    near = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
-    hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(options)}."
-    raise ConfigError(f"there is no {what} {name!r} ({where}). {hint}")

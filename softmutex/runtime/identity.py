@@ -30,7 +30,7 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -40,10 +40,9 @@ from softmutex.core.errors import ConfigError
 from softmutex.core.events import NodeId
 from softmutex.core.messages import Commit, Hello, Message, Offer, Pong, Welcome
 from softmutex.core.wire import Frame
-from softmutex.ports import CannotOpen, Membership
+from softmutex.ports import Authority, CannotOpen, Membership
 from softmutex.runtime.config import Settings
 from softmutex.runtime.sealing import Seal, Unsealed, read_keys
-from softmutex.runtime.warned import Warned
 from softmutex.saying import logger
 
 if TYPE_CHECKING:
@@ -68,21 +67,6 @@ HAND_OVERS: frozenset[type[Message]] = frozenset({Offer, Commit})
 SIGNED: frozenset[type[Message]] = HAND_OVERS | {Hello, Welcome, Pong}
 
 Sign = Callable[[bytes], bytes]
-
-
-class Authority(Protocol):
-    """Gives certificates; a membership that has these, as the registry's has, is one. `public_key` None: it does not
-    know for certain who that is, and so none of its certificates can be checked."""
-
-    @property
-    def group(self) -> str: ...
-
-    @property
-    def public_key(self) -> bytes | None: ...
-
-    async def certify(self, name: str, public: bytes, proof: bytes) -> bytes:
-        """The certificate; raises CannotOpen."""
-        ...
 
 
 class Certificate(NamedTuple):
@@ -362,9 +346,8 @@ def load(node: NodeForIdentity) -> Identity:
             "identities want a group key: frames that are not sealed are not signed. Set SOFTMUTEX_KEY_FILE."
         )
     url = settings["authority"]
-    authority: Any = node.membership if url is None else plugins.membership(url)
-    public_key = getattr(authority, "public_key", None)
-    if not hasattr(authority, "certify") or public_key is None:
+    authority = node.membership if url is None else plugins.membership(url)
+    if not isinstance(authority, Authority) or (public_key := authority.public_key) is None:
         raise ConfigError(
             "identities want an authority with a known key: authority=registry+https://host:port/GROUP?public_key=KEY, "
             "which the registry said at its start; or that as membership."
@@ -381,8 +364,4 @@ def load(node: NodeForIdentity) -> Identity:
     while len(name.encode()) > NAME_MAX:
         name = name[:-1]
     papers = None if file is None else Papers(node, vouching, authority, file, name)
-    if authority is node.membership:
-        return Identity(vouching, papers, None)
-    if hasattr(authority, "banned"):
-        node.membership = Warned(node.membership, authority)
-    return Identity(vouching, papers, authority)
+    return Identity(vouching, papers, None if authority is node.membership else authority)

@@ -14,17 +14,15 @@ where others could hear it.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import NodeId
-from softmutex.ports import Membership, Transport
+from softmutex.ports import Membership, Transport, is_on_this_host
 from softmutex.runtime.config import Settings
 from softmutex.saying import logger
-from softmutex.urls import split_address
 
 if TYPE_CHECKING:
     from softmutex.runtime.identity import Identity
@@ -71,8 +69,7 @@ def in_force(node: RunningNode, keys: Sequence[bytes]) -> KeysInForce | None:
 
 def identify(node: RunningNode) -> Identity | None:
     """Whom a node believes, and what it signs with (`identity.py`). The papers of its own are still to come."""
-    settings = node.settings
-    if settings["identity"] is None and settings["authority"] is None and not settings["require_identity"]:
+    if node.settings["identity"] is None and not node.settings["require_identity"]:
         return None
     from softmutex.runtime import identity
 
@@ -81,7 +78,7 @@ def identify(node: RunningNode) -> Identity | None:
 
 def check_reach(settings: Settings, transport: Transport, keys: Sequence[bytes]) -> None:
     """Refuses a node without a key where strangers could send to it."""
-    if keys or stays_on_this_host(settings, transport):
+    if keys or is_on_this_host(transport):
         return
     if settings["insecure"]:
         log.warning(
@@ -93,25 +90,6 @@ def check_reach(settings: Settings, transport: Transport, keys: Sequence[bytes])
         f"no group key, and {transport.address} can be reached from other hosts. Give all members the same key: "
         "SOFTMUTEX_KEY_FILE=path or key=path (softmutex key new path). Or insecure=True."
     )
-
-
-def stays_on_this_host(settings: Settings, transport: Transport) -> bool:
-    """Whether only this host reaches the transport. A wildcard may show a loopback address where there is no network,
-    and an advertised address says nothing of where the socket listens: so the URL is looked at, too."""
-    url = settings["transport"]
-    if isinstance(url, str):
-        scheme, _, place = url.partition("?")[0].partition("://")
-        return scheme == "memory" or (is_loopback(place) and is_loopback(transport.address))
-    return bool(getattr(transport, "in_this_process", False)) or is_loopback(transport.address)
-
-
-def is_loopback(address: str) -> bool:
-    place = (address.partition("://")[2] or address).partition("/")[0]
-    try:
-        host, _ = split_address(place, default_host="127.0.0.1", default_port=0)
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def fingerprint(kind: str, text: str) -> int:

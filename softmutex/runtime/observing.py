@@ -4,19 +4,8 @@
 that an observer finds the caller's context there; everything else on the node's loop. `hold_ended` is told when the
 token is on its way already: nobody waits for an observer to write it down.
 
-An observer needs `notice` and nothing else. What else it may have:
-
-    baggage(observation)   bytes that travel with the token when a hold ends, and come out at the next hold, on
-                           whichever node that is: `values["baggage"]` of its `hold_started`, in hexadecimal. That is
-                           how a trace context crosses the group. The first observer that has something to say is the
-                           one; where nobody has, what came with the token goes on with it.
-    asleep()               True while nothing would come of telling it anything. It is asked before a wait, but not
-                           more often than LOOK_EVERY, and some times a second; who is awake once stays awake.
-    messages               which single messages it wants to be told of, for they are many: True, as where it does not
-                           say; False; or some kinds
-    opened(node)           a `ports.NodeSeen`, to look at whenever it likes, until closed(node)
-
-A membership may bring one, too (`observer`): the registry's page shows what members tell it.
+What an observer may be beyond that is in `softmutex.ports` (O3 to O6). A membership may bring one, too (`Observing`):
+the registry's page shows what members tell it.
 
 The naive way, to tell everybody everything, makes a program pay for telemetry that nobody has switched on.
 """
@@ -27,15 +16,18 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 from softmutex import plugins
 from softmutex.core.events import Duration, Instant, NodeId, Note, from_seconds
-from softmutex.ports import Membership, Observation, Observer
+from softmutex.ports import Choosy, Courier, Guest, Membership, Observation, Observer, Observing, Sleeper
 from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
 from softmutex.runtime.local import LocalMutex
 from softmutex.saying import logger
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 log = logger("observers")
 
@@ -78,10 +70,10 @@ class Observers:
         self._complained: set[int] = set()
         self._shown = ShownNode(node)
         self._asleep = self._installed() if wanted is None else plugins.observers(wanted)
-        if (brought := getattr(node.membership, "observer", None)) is not None:
-            self._asleep.append(brought)
+        if isinstance(node.membership, Observing) and node.membership.observer is not None:
+            self._asleep.append(node.membership.observer)
         self.awake: list[Observer] = []  # who listens, as of the last look
-        self._couriers: list[Any] = []
+        self._couriers: list[Courier] = []
         self._look_at: Instant = 0
         self.of_messages: Container[str] = NOTHING
         self.look()
@@ -101,17 +93,21 @@ class Observers:
         if self._asleep and (now := self._node.now()) >= self._look_at:
             self._look_at = now + LOOK_EVERY
             for observer in list(self._asleep):
-                if not self._ask(observer, "asleep"):
-                    self._asleep.remove(observer)
-                    self.awake.append(observer)
-                    self._couriers += [observer] if hasattr(observer, "baggage") else []
-                    self.of_messages = kinds_of(self.awake)
-                    self._ask(observer, "opened", self._shown)
+                if isinstance(observer, Sleeper) and self._ask(observer, observer.asleep):
+                    continue
+                self._asleep.remove(observer)
+                self.awake.append(observer)
+                self.of_messages = kinds_of(self.awake)
+                if isinstance(observer, Courier):
+                    self._couriers.append(observer)
+                if isinstance(observer, Guest):
+                    self._ask(observer, observer.opened, self._shown)
         return bool(self.awake)
 
     def close(self) -> None:
         for observer in self.awake:
-            self._ask(observer, "closed", self._shown)
+            if isinstance(observer, Guest):
+                self._ask(observer, observer.closed, self._shown)
 
     def notice(self, observation: Observation) -> None:
         for observer in self.awake:
@@ -127,16 +123,15 @@ class Observers:
     def baggage(self, observation: Observation) -> bytes:
         """What a courier wants to send along with the token that is let go."""
         for courier in self._couriers:
-            packed = self._ask(courier, "baggage", observation)
+            packed = self._ask(courier, courier.baggage, observation)
             if packed:
                 return bytes(packed[:BAGGAGE_MAX])
         return b""
 
-    def _ask(self, observer: Observer, what: str, *about: object) -> Any:
-        """None where it does not know how, or failed."""
-        method: Callable[..., Any] | None = getattr(observer, what, None)
+    def _ask(self, observer: object, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """None where it failed."""
         try:
-            return method(*about) if method else None
+            return method(*args, **kwargs)
         except Exception as error:
             self._complain(observer, error)
             return None
@@ -149,8 +144,10 @@ class Observers:
 
 
 def kinds_of(observers: Iterable[Observer]) -> Container[str]:
-    wanted: list[Any] = [getattr(observer, "messages", True) for observer in observers]
-    return EVERYTHING if True in wanted else frozenset(kind for kinds in wanted if kinds for kind in kinds)
+    wanted = [observer.messages if isinstance(observer, Choosy) else True for observer in observers]
+    if True in wanted:
+        return EVERYTHING
+    return frozenset(kind for kinds in wanted if not isinstance(kinds, bool) for kind in kinds)
 
 
 class ShownNode:

@@ -1,64 +1,194 @@
-"""The keywords of `SoftMutex`, `Node` and `Node.mutex`, once for asyncio and for threads.
+"""Every setting, declared once: its type, how it is read, its default, what it means.
 
-A type checker reads the declarations; a running program is told of an unknown keyword with the nearest right one.
+    MutexOptions, NodeOptions     the keywords of `SoftMutex`, `Node` and `Node.mutex`, as a type checker sees them
+      '-- Setting                 in each of them: all the rest
+            '--> config.SETTINGS --> environment, files, URLs, the flags of commands, the wishes of jobs, the docs
+
+What it decides: a setting is added in one place. The naive way, a list for each who reads settings, has an option that
+Python knows and the command does not, and two defaults.
+
+What a type checker has to read stands here as written, without `from __future__ import annotations`: the declarations
+are looked at while the program runs, and a string would have to be evaluated for that.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from os import PathLike
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, TypeAlias, TypedDict, get_args
 
 from softmutex.core.errors import ConfigError
-from softmutex.core.machine import Algorithm
-from softmutex.core.timing import Timing
-from softmutex.ports import Membership, Observer, Transport
-from softmutex.runtime.config import SETTINGS, read_one, refuse_unknown
+from softmutex.urls import without_secrets
+from softmutex.values import (
+    adapter,
+    choice,
+    count,
+    duration_or_none_s,
+    duration_s,
+    flag,
+    key,
+    names,
+    path,
+    text,
+)
+
+if TYPE_CHECKING:
+    from softmutex.core.machine import Algorithm
+    from softmutex.core.timing import Timing
+    from softmutex.ports import Membership, Observer, Transport
 
 OnOverrun: TypeAlias = Literal["warn", "release", "cancel"] | Callable[..., Any]
 OnLost: TypeAlias = Literal["continue", "cancel"] | Callable[..., Any]
 WhenIsolated: TypeAlias = Literal["wait", "proceed", "raise"]
 
+PREFIX: Final = "SOFTMUTEX_"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    read: Callable[[Any], Any]
+    default: Any
+    help: str
+    flag: bool = False  # commands that join a group have one
+    in_query: bool = False  # may stand in the query of the transport's or the membership's URL
+    keyword_only: bool = False  # cannot be written in a file or in the environment
+    by_job: bool = True  # a job may tell an agent; what it may not, it sees to by itself
+    name: str = ""
+    of: str = ""  # "node", "mutex" or "timing" (a table of its own in a file)
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.replace(".", "_").upper()
+
 
 class MutexOptions(TypedDict, total=False):
     """Durations in seconds."""
 
-    timeout: float | None  # how long to wait; None: for ever; 0: only try
-    slots: int  # how many may hold it at once; the same for all members
-    max_hold: float | None  # a hold that takes longer without touch() overruns
-    on_overrun: OnOverrun  # a function is given the Hold
-    on_lost: OnLost
-    when_isolated: WhenIsolated  # what becomes of those who wait while too few others answer
-    algorithm: str | type[Algorithm]  # the same for all members
-    timing: Timing  # the same for all members
-    min_interval: float | None  # who held it less than that ago yields to others
-    options: Mapping[str, Any]  # switches of the algorithm's own
+    timeout: Annotated[
+        float | None,
+        Setting(duration_or_none_s, None, "how long to wait for the mutex; none: for ever; 0: try", by_job=False),
+    ]
+    slots: Annotated[int, Setting(count, 1, "how many may hold it at once; the same for all members", flag=True)]
+    max_hold: Annotated[
+        float | None,
+        Setting(duration_or_none_s, None, "a hold that takes longer without touch() overruns", flag=True),
+    ]
+    on_overrun: Annotated[
+        OnOverrun,
+        Setting(
+            choice("warn", "release", "cancel", or_callable=True),
+            "warn",
+            "what then: warn, release it, cancel the body, or a function that is given the Hold",
+            by_job=False,
+        ),
+    ]
+    on_lost: Annotated[
+        OnLost,
+        Setting(
+            choice("continue", "cancel", or_callable=True),
+            "continue",
+            "when a hold is lost: continue, cancel the body, or a function that is given the Hold",
+            by_job=False,
+        ),
+    ]
+    when_isolated: Annotated[
+        WhenIsolated,
+        Setting(
+            choice("wait", "proceed", "raise"),
+            "wait",
+            "when too few others answer: wait for them, proceed, or raise Isolated",
+            flag=True,
+        ),
+    ]
+    algorithm: Annotated[
+        "str | type[Algorithm]",
+        Setting(adapter, "wandering", "which machine decides; the same for all members", flag=True),
+    ]
+    timing: "Timing"
+    min_interval: Annotated[
+        float | None,
+        Setting(duration_or_none_s, None, "a node that held it less than that ago yields to others", flag=True),
+    ]
+    options: Annotated[Mapping[str, Any], Setting(dict, {}, "switches of the algorithm's own", keyword_only=True)]
 
 
 class SharedNodeOptions(TypedDict, total=False):
-    transport: str | Transport
-    membership: str | Membership
-    key: bytes | str | PathLike[str]  # the group key itself, or the path of a file that holds it
-    key_file: str | PathLike[str]  # the same as `key=PATH`, as it is called in the environment and in files
-    insecure: bool
-    identity: str | PathLike[str]  # the file of this member's own key; signs its hand-overs
-    authority: str  # who gives certificates: a registry's URL; else the membership does
-    require_identity: bool  # take in only members for whom the authority vouches
-    group: str
-    advertise: str  # host:port under which others reach this node
-    thread: bool  # run the node on another thread, where a blocked loop does not hurt it
-    leave_timeout: float  # how long a leaving node may take to hand everything over
-    observers: Sequence[str | Observer]
+    transport: Annotated[
+        "str | Transport", Setting(adapter, None, "how frames travel: a URL or an instance", flag=True)
+    ]
+    membership: Annotated[
+        "str | Membership", Setting(adapter, None, "who else is there: a URL or an instance", flag=True)
+    ]
+    key: Annotated[
+        bytes | str | PathLike[str],
+        Setting(key, None, "the group key as bytes, or the path of a file", keyword_only=True),
+    ]
+    key_file: Annotated[
+        str | PathLike[str], Setting(path, None, "the file that holds the group key", in_query=True, flag=True)
+    ]
+    insecure: Annotated[
+        bool, Setting(flag, False, "without a key beyond this host, after all", in_query=True, flag=True)
+    ]
+    identity: Annotated[
+        str | PathLike[str], Setting(path, None, "the file that holds this member's own key; signs its hand-overs")
+    ]
+    authority: Annotated[str, Setting(adapter, None, "who gives certificates: a registry's URL; else the membership")]
+    require_identity: Annotated[bool, Setting(flag, False, "take in only members for whom the authority vouches")]
+    group: Annotated[str, Setting(text, "default", "members of different groups never meet", in_query=True, flag=True)]
+    advertise: Annotated[
+        str, Setting(text, None, "host:port under which others reach this node", in_query=True, flag=True)
+    ]
+    thread: Annotated[
+        bool, Setting(flag, False, "run the node on a thread of its own: a blocked loop does not hurt it")
+    ]
+    leave_timeout: Annotated[
+        float, Setting(duration_s, 5.0, "how long a leaving node may take to hand everything over", flag=True)
+    ]
+    observers: Annotated[
+        "Sequence[str | Observer]",
+        Setting(names, None, "who is told what happens; all that are installed where not given"),
+    ]
     config: str | PathLike[str]  # the configuration file
 
 
 class NodeOptions(SharedNodeOptions, total=False):
-    name: str  # what people call this node
+    name: Annotated[str, Setting(text, None, "what people call this node; host-pid where not given", in_query=True)]
 
 
 class OneShotOptions(SharedNodeOptions, MutexOptions, total=False):
-    node_name: str
+    node_name: str  # `name` of the node
+
+
+# The fields of `Timing`, which is one keyword and a table of its own in a file.
+TIMING: Final = {
+    "op": Setting(duration_s, 4.0, "how long a hold typically takes"),
+    "nodes_max": Setting(count, 300, "how many nodes saturate the resource"),
+    "skip": Setting(duration_or_none_s, None, "how long a token rests where it is not wanted"),
+    "min_interval": Setting(duration_or_none_s, None, "the papers' min, where not by formula"),
+    "max_interval": Setting(duration_or_none_s, None, "the papers' max, where not by formula"),
+}
+
+
+def declared(options: Any, of: str) -> list[Setting]:
+    """Those of the keywords that are settings, with their names."""
+    return [
+        replace(each, name=name, of=of)
+        for name, kind in options.__annotations__.items()
+        for each in get_args(kind)
+        if isinstance(each, Setting)
+    ]
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {
+    each.name: each
+    for each in (
+        *declared(NodeOptions, "node"),
+        *declared(MutexOptions, "mutex"),
+        *(replace(each, name=f"timing.{name}", of="timing") for name, each in TIMING.items()),
+    )
+}
+# What a job may tell an agent of the mutex; what it leaves out is as the agent has it.
+BY_JOB: Final = frozenset(name for name, each in SETTINGS.items() if each.of != "node" and each.by_job)
 
 
 def read_mutex_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,9 +209,9 @@ def read_one_shot_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dic
     return read(node, NodeOptions), read(mutex, MutexOptions)
 
 
-def read(given: Mapping[str, Any], declared: type) -> dict[str, Any]:
-    """The settings that were given, by the names of `config.SETTINGS`, checked as far as they can be alone."""
-    refuse_strangers(given, declared)
+def read(given: Mapping[str, Any], options: Any) -> dict[str, Any]:
+    """The settings that were given, by their names, checked as far as they can be alone."""
+    refuse_strangers(given, options)
     if given.get("key") is not None and given.get("key_file") is not None:
         raise ConfigError("key and key_file are both given, and mean the same. Give one of them.")
     result = {name: value for name, value in given.items() if name not in ("timing", "config")}
@@ -91,7 +221,22 @@ def read(given: Mapping[str, Any], declared: type) -> dict[str, Any]:
     return {name: read_one(SETTINGS[name], value, "keyword") for name, value in result.items() if value is not None}
 
 
-def refuse_strangers(given: Mapping[str, Any], declared: type) -> None:
+def read_one(setting: Setting, raw: Any, where: str) -> Any:
+    try:
+        return setting.read(raw)
+    except (ValueError, TypeError) as error:
+        shown = "..." if setting.name == "key" else without_secrets(raw) if isinstance(raw, str) else raw
+        raise ConfigError(f"{setting.name}={shown!r} ({where}): {error}. It means: {setting.help}.") from None
+
+
+def refuse_strangers(given: Mapping[str, Any], options: Any) -> None:
     for name in given:
-        if name not in declared.__annotations__:
-            refuse_unknown(name, declared.__annotations__, "keyword", "setting")
+        if name not in options.__annotations__:
+            refuse_unknown(name, options.__annotations__, "keyword", "setting")
+
+
+def refuse_unknown(name: str, known: Iterable[str], where: str, what: str) -> NoReturn:
+    options = sorted(known)
+    near = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(options)}."
+    raise ConfigError(f"there is no {what} {name!r} ({where}). {hint}")

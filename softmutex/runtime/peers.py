@@ -25,14 +25,13 @@ P5  A cookie is good only in a frame for the very life that gave it: what was re
 from __future__ import annotations
 
 import hashlib
-import secrets
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from softmutex.core.events import SECOND, Instant, MembersChanged, NodeId, from_seconds
 from softmutex.core.messages import Bye, Challenge, Hello, Message, Ping, Pong, Welcome
-from softmutex.ports import Member, Membership, Transport
+from softmutex.ports import Banning, Member, Membership, Transport
 from softmutex.runtime import statistics
 from softmutex.runtime.clock import Clock
 from softmutex.runtime.timers import Timers
@@ -90,6 +89,10 @@ class NodeForPeers(Protocol):
 
     def membership_is_complete(self) -> bool: ...
 
+    def random_u64(self) -> int: ...
+
+    def random_bytes(self, count: int) -> bytes: ...
+
 
 class Peer:
     __slots__ = ("address", "heard_at", "id", "listed", "name", "pings")
@@ -123,7 +126,7 @@ class Peers:
         self._shown: dict[str, Member] = {}  # by the membership, as of now
         self._nonces: dict[int, Greeting] = {}
         self._mine = {node.transport.address}  # addresses at which this node met itself
-        self._secret = secrets.token_bytes(16)
+        self._secret = node.random_bytes(16)
         self._newcomers = 0
         self._newcomers_second = 0
         self.banned: frozenset[int | bytes] = frozenset()
@@ -138,7 +141,8 @@ class Peers:
     def update(self, view: Iterable[Member]) -> None:
         """The membership's list of the others, whole."""
         shown = self._shown = {member.address: member for member in view}
-        self._heed(getattr(self._node.membership, "banned", self.banned))
+        if isinstance(self._node.membership, Banning):
+            self._heed(self._node.membership.banned)
         trusted = self._node.membership_is_complete()
         believed = trusted and not self._requires_identity()
         for address, greeting in list(self.greetings.items()):
@@ -320,7 +324,7 @@ class Peers:
             return
         gap = PROBE << peer.pings
         peer.pings += 1
-        ping = Ping(secrets.randbits(64))
+        ping = Ping(self._node.random_u64())
         self._node.send(peer.id, "", ping, peer.address)
         if peer.listed is not None and peer.listed.address != peer.address:
             self._node.send(peer.id, "", ping, peer.listed.address)
@@ -346,7 +350,7 @@ class Peers:
         if len(self.greetings) >= CANDIDATES_MAX:
             self._node.drop("candidates")
             return
-        greeting = self.greetings[member.address] = Greeting(member, secrets.randbits(64), tries)
+        greeting = self.greetings[member.address] = Greeting(member, self._node.random_u64(), tries)
         self._nonces[greeting.nonce] = greeting
         if tries:
             self._greet_later(greeting)

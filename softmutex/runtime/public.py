@@ -52,7 +52,7 @@ class NodeBase:
     @classmethod
     def _of(cls, settings: Settings) -> Self:
         node = cls()
-        node._settings = settings
+        node._settings = with_places(settings)
         return node
 
     def settings(self) -> Settings:

@@ -3,7 +3,7 @@
 MemoryNetwork               nodes without sockets: seeded loss, delay, duplication, partitions, crashes
 NullMutex, NullSyncMutex     no node at all: free, busy or lost as the test says
 virtual_time, VirtualLoop   an hour's time-out in a millisecond; `in_virtual_time` decorates a test
-TransportContract, MembershipContract   what every adapter must pass; subclass, and say how to make one
+TransportContract, MembershipContract, ObserverContract    what every adapter must pass; subclass, say how to make one
 
 What an application does when it does not get its turn for an hour, tested in a moment:
 
@@ -27,7 +27,7 @@ What an application does when it does not get its turn for an hour, tested in a 
 """
 
 from softmutex.testing.clock import VirtualLoop, in_virtual_time, virtual_time
-from softmutex.testing.contracts import MembershipContract, TransportContract
+from softmutex.testing.contracts import MembershipContract, ObserverContract, TransportContract
 from softmutex.testing.memory import MemoryMembership, MemoryNetwork, MemoryTransport
 from softmutex.testing.null import NullMutex, NullSyncMutex
 
@@ -38,6 +38,7 @@ __all__ = [
     "MemoryTransport",
     "NullMutex",
     "NullSyncMutex",
+    "ObserverContract",
     "TransportContract",
     "VirtualLoop",
     "in_virtual_time",

@@ -17,12 +17,13 @@ import softmutex.testing.clock
 import softmutex.testing.memory
 from softmutex.core.errors import ConfigError
 from softmutex.mailbox import Mailbox
-from softmutex.ports import CannotOpen, Closed, Datagram, Member, Membership, Transport
+from softmutex.ports import CannotOpen, Closed, Datagram, Member, Membership, NodeSeen, Observation, Observer, Transport
 from softmutex.testing import (
     MembershipContract,
     MemoryMembership,
     MemoryNetwork,
     MemoryTransport,
+    ObserverContract,
     TransportContract,
     in_virtual_time,
     virtual_time,
@@ -136,19 +137,6 @@ async def test_a_partition_stops_both_ways_a_cut_one_and_healing_ends_both() -> 
 
 
 @in_virtual_time
-async def test_from_a_host_without_power_comes_not_even_a_refusal() -> None:
-    network = MemoryNetwork()
-    a, b = await opened(network, "a", "b")
-    network.switch_off("a")
-    b.send("a", b"anybody there?")
-    assert [await arrived(a), await arrived(b)] == [[], []]
-    await a.aclose()
-    again, *_ = await opened(network, "a")
-    b.send("a", b"anybody there?")
-    assert await arrived(again) == [b"anybody there?"]
-
-
-@in_virtual_time
 async def test_who_crashes_is_silent_deaf_and_off_the_list() -> None:
     network = MemoryNetwork(delay=0.01)
     a, b = await opened(network, "a", "b")
@@ -161,7 +149,7 @@ async def test_who_crashes_is_silent_deaf_and_off_the_list() -> None:
     a.send("b", b"from beyond")
     b.send("a", b"anybody there?")
     assert list(await list_of_b.watch()) == []
-    assert [await arrived(a), await arrived(b)] == [[], [b""]]  # its host says that nobody listens (transport.T7)
+    assert [await arrived(a), await arrived(b)] == [[], []]
 
 
 @in_virtual_time
@@ -235,7 +223,7 @@ def test_an_impossible_network_is_refused(settings: dict[str, float], complaint:
 # --- contracts -------------------------------------------------------------------------------------------------------
 
 
-def broken_promises(contract: type[TransportContract] | type[MembershipContract]) -> set[str]:
+def broken_promises(contract: type[TransportContract | MembershipContract | ObserverContract]) -> set[str]:
     """The promises of which a test fails."""
 
     async def fails(name: str) -> bool:
@@ -300,6 +288,10 @@ class Deaf(MemoryTransport):
             raise
 
 
+class Shy(MemoryTransport):
+    on_this_host = False
+
+
 class Bound(MemoryTransport):
     def __init__(self, network: MemoryNetwork, address: str) -> None:
         super().__init__(network, address)
@@ -317,6 +309,7 @@ class Bound(MemoryTransport):
         (Anonymous, {"t5"}),
         (Deaf, {"t3"}),
         (Bound, {"t6"}),
+        (Shy, {"t7"}),
     ],
 )
 def test_the_contract_of_transports_catches_what_is_broken(kind: type[MemoryTransport], broken: set[str]) -> None:
@@ -372,15 +365,39 @@ class Unkeyed(MemoryMembership):
         return id(self).to_bytes(32, "big")
 
 
+class Vague(MemoryMembership):
+    on_this_host = "mostly"  # type: ignore[assignment]
+
+
+class Prejudiced(MemoryMembership):
+    banned: frozenset[int | bytes] = frozenset({7})
+
+
+class Bringing(MemoryMembership):
+    observer = "the log"
+
+
+class Generous(MemoryMembership):
+    group = "contract"
+    public_key = bytes(32)
+
+    async def certify(self, name: str, public: bytes, proof: bytes) -> bytes:
+        return b"certified: " + name.encode()
+
+
 @pytest.mark.parametrize(
     ("kind", "broken"),
     [
         (MemoryMembership, set()),
-        (Silent, {"m1", "m2", "m3", "m5", "m6"}),
+        (Silent, {"m1", "m2", "m3", "m5", "m6", "m7"}),
         (Vain, {"m1", "m2", "m3"}),
         (Chatty, {"m2"}),
         (Clinging, {"m3", "m5"}),
         (Unkeyed, {"group"}),
+        (Vague, {"m8"}),
+        (Prejudiced, {"m9"}),
+        (Bringing, {"m10"}),
+        (Generous, {"m11"}),
     ],
 )
 def test_the_contract_of_memberships_catches_what_is_broken(kind: type[MemoryMembership], broken: set[str]) -> None:
@@ -393,6 +410,93 @@ def test_the_contract_of_memberships_catches_what_is_broken(kind: type[MemoryMem
 
         def make(self) -> Membership:
             return kind(self.network)
+
+    assert broken_promises(Contract) == broken
+
+
+class Noting:
+    """An observer, courier and guest that keeps its word."""
+
+    messages: bool | tuple[str, ...] = ("COMMIT",)
+
+    def __init__(self) -> None:
+        self.nodes = 0
+
+    def asleep(self) -> bool:
+        return False
+
+    def notice(self, observation: Observation) -> None:
+        assert self.nodes
+
+    def baggage(self, observation: Observation) -> bytes:
+        return b"from here"
+
+    def opened(self, node: NodeSeen) -> None:
+        self.nodes += 1
+
+    def closed(self, node: NodeSeen) -> None:
+        self.nodes -= 1
+
+
+class Slow(Noting):
+    def notice(self, observation: Observation) -> None:
+        if observation.what == "overrun":
+            time.sleep(0.1)
+
+
+class OfOneThread(Noting):
+    def notice(self, observation: Observation) -> None:
+        asyncio.get_running_loop()
+
+
+class Dozing(Noting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.noticed = 0
+
+    def asleep(self) -> bool:
+        return self.noticed > 5
+
+    def notice(self, observation: Observation) -> None:
+        self.noticed += 1
+
+
+class Laden(Noting):
+    def baggage(self, observation: Observation) -> bytes:
+        return bytes(65)
+
+
+class Fickle(Noting):
+    @property
+    def messages(self) -> bool | tuple[str, ...]:  # type: ignore[override]
+        return self.nodes > 0
+
+
+class Monogamous(Noting):
+    def opened(self, node: NodeSeen) -> None:
+        if self.nodes:
+            raise RuntimeError("one node is enough")
+        super().opened(node)
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken"),
+    [
+        (Noting, set()),
+        (Slow, {"o1"}),
+        (OfOneThread, {"o1"}),
+        (Dozing, {"o3"}),
+        (Laden, {"o4"}),
+        (Fickle, {"o5"}),
+        (Monogamous, {"o6"}),
+    ],
+)
+def test_the_contract_of_observers_catches_what_is_broken(kind: type[Noting], broken: set[str]) -> None:
+    class Contract(ObserverContract):
+        at_once_s = 0.05
+
+        def make(self) -> Observer:
+            return kind()
 
     assert broken_promises(Contract) == broken
 

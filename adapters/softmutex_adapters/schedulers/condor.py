@@ -31,7 +31,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from softmutex import AcquireTimeout, sync
 from softmutex.core.errors import ConfigError, SoftMutexError
-from softmutex.runtime.config import count, duration_s
+from softmutex.values import count, duration_s
 
 METHODS: Final = ("smftp", "smhttp", "smhttps")
 CAPABILITIES: Final = f"""\

@@ -14,7 +14,7 @@ from typing import Any
 
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen
-from softmutex.urls import join_address, split_address
+from softmutex.urls import host_of, is_loopback, join_address, split_address
 
 WILDCARDS = frozenset({"0.0.0.0", "::"})
 # Addresses that documentation reserves: routed by default, owned by nobody.
@@ -36,6 +36,14 @@ def reachable_address(bound: socket.socket, advertise: str | None) -> str:
         if own := address_towards_the_world(family):
             return join_address(own, port)
     return join_address(LOOPBACK[bound.family], port)
+
+
+def is_on_this_host(bound: socket.socket, address: str) -> bool:
+    """T7: neither where it listens nor what it shows concerns another host. A wildcard may show a loopback address
+    where there is no network, and behind a loopback address that shows another one there is somebody who forwards."""
+    return is_loopback(bound.getsockname()[0]) and is_loopback(
+        host_of(f"//{address.partition('://')[2] or address}") or ""
+    )
 
 
 def address_towards_the_world(family: int) -> str | None:

@@ -16,7 +16,6 @@ H5  Where an address names no scheme (host:port), this node's own is meant.
 H6  An address is known when this node was told to send to it, not by a caller's header alone, or when it has taken a
     body. To the others couriers go only STRANGERS_MAX at a time, over connections of their own: who makes a node post
     to black holes does not hold up what it posts to members.
-H7  A connection that is refused is told of (transport.T7); a proxy that answers for a node behind it refuses nothing.
 
 Behind a reverse proxy: `http://127.0.0.1:9431?advertise=https://public.example/prefix`. The proxy may keep the prefix
 or take it off, if the URL says it too: `http://127.0.0.1:9431/prefix?advertise=...`.
@@ -25,7 +24,7 @@ or take it off, if the URL says it too: `http://127.0.0.1:9431/prefix?advertise=
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
 import socket
 import ssl
 from collections import OrderedDict, deque
@@ -36,7 +35,7 @@ from softmutex.core.errors import ConfigError
 from softmutex.mailbox import DATAGRAMS_MAX, Mailbox
 from softmutex.ports import CannotOpen, Datagram
 from softmutex.urls import Url, join_address, split_address
-from softmutex_adapters.transports.addressing import bind, reachable_address
+from softmutex_adapters.transports.addressing import bind, is_on_this_host, reachable_address
 from softmutex_adapters.transports.frames import (
     BODY_TYPE,
     MAX_BODY,
@@ -66,7 +65,7 @@ KEEP_OPEN_S = 30.0
 CONNECTIONS_MAX = 512
 FLUSH_S = 1.0
 RESOLVED_FOR_S = 30
-COUNTERS_OUT = ("sent", "answered", "requests", "refused", "unresolved", "send_failed", "send_overflow", "send_refused")
+COUNTERS_OUT = ("sent", "answered", "requests", "unresolved", "send_failed", "send_overflow", "send_refused")
 COUNTERS_IN = ("received", "refused_requests", "connections_closed")
 
 
@@ -111,6 +110,7 @@ class HttpTransport:
         self._cert, self._key, self._ca, self._mutual = cert, key, ca, mutual
         self._mailbox = Mailbox(queue)
         self._address = ""
+        self._on_this_host = False
         self._opened = self._closed = False
         self._server: FrameServer | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -140,6 +140,10 @@ class HttpTransport:
     def address(self) -> str:
         return self._address
 
+    @property
+    def on_this_host(self) -> bool:
+        return self._on_this_host
+
     async def open(self) -> None:
         if self._opened or self._closed:
             raise RuntimeError("this transport was opened before; make a new one")
@@ -150,6 +154,7 @@ class HttpTransport:
         what = f"{self._scheme}://{join_address(self._host, self._port)}"
         bound = await bind(self._host, self._port, socket.SOCK_STREAM, what)
         self._address = self._advertise or f"{self._scheme}://{reachable_address(bound, None)}{self._prefix}"
+        self._on_this_host = is_on_this_host(bound, self._address)
         self._server = FrameServer(frozenset({PATH, self._prefix + PATH}), self._take, self._counts)
         await self._server.start(bound, serve_tls)
         self._session = self._make_session(call_tls, CONNECTIONS_MAX, REQUEST_S)
@@ -291,29 +296,22 @@ class HttpTransport:
     async def _carry(self, address: str, base: str, queue: deque[bytes], session: aiohttp.ClientSession) -> None:
         import aiohttp
 
-        is_stranger = address.endswith(VISITOR)
         try:
             while queue:
                 body, frames = pack(queue)
                 self._counts["requests"] += 1
                 arrived = False
-                try:
+                with contextlib.suppress(aiohttp.ClientError, OSError, ValueError):  # a time-out is an OSError
                     async with session.post(base + PATH, data=body, allow_redirects=False) as answer:
                         arrived = 200 <= answer.status < 300
                         if arrived:
                             self._know(base)
                         if answer.status == 200 and answer.content_type == BODY_TYPE:
                             self._put(base, await read_answer(answer, len(body)))
-                except aiohttp.ClientConnectorError as error:
-                    if error.os_error.errno == errno.ECONNREFUSED and not is_stranger:
-                        self._counts["refused"] += 1
-                        self._mailbox.put(Datagram(address, b""))
-                except (aiohttp.ClientError, OSError, ValueError):  # a time-out is an OSError
-                    pass
                 self._counts["sent" if arrived else "send_failed"] += frames
         finally:
             del self._queues[address]
-            self._strangers -= is_stranger
+            self._strangers -= address.endswith(VISITOR)
 
 
 async def read_answer(answer: aiohttp.ClientResponse, most: int) -> list[bytes]:

@@ -1,8 +1,8 @@
 """What every adapter must pass: one test a promise of `softmutex.ports`. Public, and without pytest.
 
 What it decides: an adapter proves itself by subclassing, and a subclass supplies only the way to make one. Nothing is
-left out because a driver lacks it: what a driver can do beyond the promises it declares by name (`can_...`), and a
-declared thing that fails is red.
+left out because a driver lacks it: what a driver can do beyond the promises it declares, by being one of the small
+protocols of `softmutex.ports` or by name (`can_...`), and a declared thing that fails is red.
 
     class TestPigeons(TransportContract):                                # pytest with pytest-asyncio, asyncio_mode=auto
         def make(self) -> Transport:
@@ -18,6 +18,7 @@ what must *not* happen is waited for by the clock (`quiet_s`).
 """
 
 from softmutex.testing.contracts.membership import MembershipContract
+from softmutex.testing.contracts.observer import ObserverContract
 from softmutex.testing.contracts.transport import TransportContract
 
-__all__ = ["MembershipContract", "TransportContract"]
+__all__ = ["MembershipContract", "ObserverContract", "TransportContract"]

@@ -6,7 +6,19 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import ClassVar
 
-from softmutex.ports import CannotOpen, Member, Membership
+from softmutex.ports import (
+    Authority,
+    Banning,
+    CannotOpen,
+    Complete,
+    Member,
+    Membership,
+    Observer,
+    Observing,
+    OnThisHost,
+    is_complete,
+    is_on_this_host,
+)
 from softmutex.testing.contracts.checks import Holdings, check, drop, eventually, in_time, must_be_closed
 
 # What `watch` of each membership under test has returned so far.
@@ -14,7 +26,8 @@ SHOWN: weakref.WeakKeyDictionary[Membership, list[list[str]]] = weakref.WeakKeyD
 
 
 class MembershipContract:
-    """M1 to M8 of `softmutex.ports.Membership`. Each `make()` stands for another process of the same group."""
+    """M1 to M6 of `softmutex.ports.Membership`, and M7 to M11 of those that are more than that. Each `make()` stands
+    for another process of the same group."""
 
     patience_s: ClassVar[float] = 5.0
     quiet_s: ClassVar[float] = 0.5  # so long nothing may happen, where nothing must
@@ -22,6 +35,7 @@ class MembershipContract:
     can_kill: ClassVar[bool] = False  # `join_elsewhere` is there
     can_break: ClassVar[bool] = False  # `break_it` and `mend_it` are there
     can_refuse: ClassVar[bool] = False  # `make_impossible` is there
+    can_ban: ClassVar[bool] = False  # `ban` is there
 
     def make(self) -> Membership:
         raise NotImplementedError
@@ -42,6 +56,14 @@ class MembershipContract:
 
     def make_impossible(self) -> Membership:
         """One whose `join` can never work, because its place is not to be had."""
+        raise NotImplementedError
+
+    def make_elsewhere(self) -> Membership | None:
+        """One that shows members of other hosts; None where there is no such thing."""
+        return None
+
+    async def ban(self, who: Member) -> None:
+        """Lets all members ignore it."""
         raise NotImplementedError
 
     # --- M1 ---------------------------------------------------------------------------------------------------------
@@ -188,22 +210,68 @@ class MembershipContract:
             while self.member(2).address not in shown:
                 shown = addresses(await in_time(one.watch(), "a change was lost", self.patience_s))
 
-    # --- M8 ---------------------------------------------------------------------------------------------------------
-
-    async def test_m8_what_is_pending_is_found_out(self) -> None:
-        async with self.made(1) as (one,):
-            await one.join(self.member(1))
-            watching = asyncio.ensure_future(self._watch_on(one))
-            try:
-                await eventually(lambda: not getattr(one, "pending", ()), "something stays pending", self.patience_s)
-            finally:
-                await drop(watching)
-
     async def test_group_key_is_32_bytes_and_the_same_for_all_or_none(self) -> None:
         async with self.made(2) as (one, two):
             key = one.group_key()
             check(key is None or len(key) == 32, f"a group key of {len(key or b'')} bytes")
             check(key == two.group_key(), "two members of one group were given different keys")
+
+    # --- M7 to M11, where it is more than a membership ----------------------------------------------------------------
+
+    async def test_m7_of_two_that_join_at_once_at_least_one_sees_the_other(self) -> None:
+        async with self.made(2) as (one, two):
+            if not isinstance(one, Complete):
+                return
+            await asyncio.gather(one.join(self.member(1)), two.join(self.member(2)))
+            seen_by_one, seen_by_two = await asyncio.gather(
+                in_time(one.watch(), "the first watch waits", self.patience_s),
+                in_time(two.watch(), "the first watch waits", self.patience_s),
+            )
+            if is_complete(one) and is_complete(two):
+                sees_two = self.member(2).address in addresses(seen_by_one)
+                check(sees_two or self.member(1).address in addresses(seen_by_two), "both are complete, and see nobody")
+
+    async def test_m8_it_shows_only_this_host_where_it_says_so(self) -> None:
+        async with self.made(1) as (one,):
+            if isinstance(one, OnThisHost):
+                check(one.on_this_host in (True, False), f"on_this_host is {one.on_this_host!r}")
+        elsewhere = self.make_elsewhere()
+        if elsewhere is not None:
+            try:
+                check(not is_on_this_host(elsewhere), "it shows members of other hosts, and on_this_host is true")
+            finally:
+                await elsewhere.aclose()
+
+    async def test_m9_who_is_banned_is_told_by_watch(self) -> None:
+        async with self.made(1) as (one,):
+            if not isinstance(one, Banning):
+                check(not self.can_ban, "it can ban, and is no `Banning`")
+                return
+            check(one.banned == frozenset(), f"banned before anybody was: {set(one.banned)}")
+            await one.join(self.member(1))
+            await self.until_shown(one, [2, 3] if not self.announces else [])
+            if not self.can_ban:
+                return
+            await self.ban(self.member(2))
+            while self.member(2).id not in one.banned:
+                await in_time(one.watch(), "watch does not tell who is banned", self.patience_s)
+
+    async def test_m10_the_observer_that_it_brings_is_one_or_none(self) -> None:
+        async with self.made(1) as (one,):
+            if isinstance(one, Observing):
+                check(one.observer is None or isinstance(one.observer, Observer), f"it brings {one.observer!r}")
+
+    async def test_m11_who_proves_nothing_is_given_no_certificate(self) -> None:
+        async with self.made(1) as (one,):
+            if not isinstance(one, Authority):
+                return
+            check(one.public_key is None or len(one.public_key) == 32, f"its key is {one.public_key!r}")
+            try:
+                given = await in_time(one.certify("somebody", bytes(32), bytes(64)), "no answer", self.patience_s)
+            except CannotOpen as error:
+                check(len(str(error)) > 20, f"CannotOpen does not say what to do: {error}")
+            else:
+                raise AssertionError(f"a certificate of {len(given)} bytes for a key that nobody proved to have")
 
     # --- how --------------------------------------------------------------------------------------------------------
 
@@ -226,11 +294,6 @@ class MembershipContract:
                 f"watch shows {seen[-1:]} and then nothing, instead of {wanted}",
                 self.patience_s,
             )
-
-    @staticmethod
-    async def _watch_on(membership: Membership) -> None:
-        while True:
-            await membership.watch()
 
     @staticmethod
     async def _watch(membership: Membership) -> None:

@@ -5,12 +5,12 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import ClassVar
 
-from softmutex.ports import CannotOpen, Datagram, Transport
+from softmutex.ports import CannotOpen, Datagram, OnThisHost, Transport, is_on_this_host
 from softmutex.testing.contracts.checks import Holdings, T, check, eventually, in_time, must_be_closed, repeating
 
 
 class TransportContract:
-    """T1 to T7 of `softmutex.ports.Transport`."""
+    """T1 to T6 of `softmutex.ports.Transport`, and T7 of those that are `OnThisHost`."""
 
     patience_s: ClassVar[float] = 5.0
     keeps: ClassVar[int] = 2048  # the most datagrams it keeps for a node that does not receive
@@ -18,7 +18,7 @@ class TransportContract:
     unresolvable: ClassVar[Sequence[str]] = ("", "no address at all", "a:b:c:d", "\0", "nobody")
     can_forge: ClassVar[bool] = False  # `forge` is there
     can_collide: ClassVar[bool] = False  # `make_at` is there
-    can_refuse: ClassVar[bool] = False  # its network says where nobody listens
+    is_private: ClassVar[bool] = True  # False: other hosts may reach those of `make`
 
     def make(self) -> Transport:
         """One that is not yet opened, at an address of its own."""
@@ -27,6 +27,11 @@ class TransportContract:
     def make_at(self, address: str) -> Transport:
         """One whose place is the given `Transport.address`, which another has."""
         raise NotImplementedError
+
+    def make_public(self) -> Transport | None:
+        """One that other hosts may reach, by where it listens or by what it shows; None where there is no such thing.
+        Those of `make` are for this host alone, where they say whether they are."""
+        return None
 
     async def forge(self, address: str, payload: bytes) -> None:
         """Lets `payload` arrive at `address` from outside, past the checks of `send`."""
@@ -201,28 +206,18 @@ class TransportContract:
 
     # --- T7 ---------------------------------------------------------------------------------------------------------
 
-    async def test_t7_where_nobody_listens_is_told_each_time_and_of_nobody_else(self) -> None:
-        if not self.can_refuse:
-            return  # its network does not know
-        async with self.opened(4) as (here, there, gone, also_gone):
-            absent = [gone.address, also_gone.address]
-            await gone.aclose()
-            await also_gone.aclose()
-            for _ in range(3):
-                for address in absent:
-                    await self._in_time(self._refusal(here, address, absent), f"nothing is told of {address}")
-                await self._must_arrive(here, there)
-                await self._must_arrive(there, here)
-
-    async def test_t7_an_empty_datagram_is_no_refusal(self) -> None:
-        async with self.opened(2) as (here, there):
-            for _ in range(5):
-                here.send(there.address, b"")
-            here.send(there.address, b"that was all")
-            async with repeating(lambda: here.send(there.address, b"still there?")):
-                while not (arrived := await self._in_time(there.receive(), "nothing arrives")):
-                    pass
-            check(all(datagram.payload for datagram in arrived), "an empty datagram was given to the node")
+    async def test_t7_it_says_that_only_this_host_reaches_it_where_that_is_so(self) -> None:
+        async with self.opened(1) as (here,):
+            if isinstance(here, OnThisHost):
+                check(here.on_this_host is self.is_private, f"{here.address}: on_this_host is {here.on_this_host}")
+        public = self.make_public()
+        if public is not None:
+            try:
+                await public.open()
+                check(isinstance(public, OnThisHost), "it was said which are public, and not by the transport itself")
+                check(not is_on_this_host(public), f"other hosts reach {public.address}, and on_this_host is true")
+            finally:
+                await public.aclose()
 
     # --- how --------------------------------------------------------------------------------------------------------
 
@@ -236,15 +231,6 @@ class TransportContract:
         finally:
             for transport in transports:
                 await transport.aclose()
-
-    async def _refusal(self, here: Transport, address: str, absent: Sequence[str]) -> None:
-        async with repeating(lambda: here.send(address, b"anybody there?")):
-            refused = ""
-            while refused != address:
-                for datagram in await here.receive():
-                    if not datagram.payload:
-                        refused = datagram.source
-                        check(refused in absent, f"{refused!r} was told of, and somebody listens there")
 
     async def _must_arrive(self, sender: Transport, receiver: Transport) -> Datagram:
         """It still works: a datagram arrives, if need be the tenth of its kind."""

@@ -18,7 +18,7 @@ import sys
 from importlib.resources import files
 
 from softmutex.core.errors import ConfigError, SoftMutexError
-from softmutex.runtime.config import count, duration_s
+from softmutex.values import count, duration_s
 
 UNAVAILABLE = 69
 START_WITHIN = "2m"

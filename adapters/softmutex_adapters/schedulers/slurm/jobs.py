@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from softmutex.core.errors import ConfigError, SoftMutexError
-from softmutex.runtime.config import duration_s
+from softmutex.values import duration_s
 
 MARK: Final = "softmutex="
 TURN_S: Final = 4_102_444_800  # 2100-01-01: begins when it is its turn. job_submit.lua has the same number
