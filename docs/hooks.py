@@ -25,6 +25,8 @@ COMMANDS = (
     "demo",
     "registry",
     "key",
+    "identity",
+    "ban",
     "slurm",
     "bench",
     "sim run",

@@ -86,6 +86,11 @@ def algorithm(what: str | type[Algorithm]) -> type[Algorithm]:
             f"algorithm={what!r} is {machine!r}, which is no algorithm. Name one of {_names(Role.ALGORITHM)}, or give "
             "a class derived from softmutex.core.machine.Algorithm."
         )
+    if isinstance(what, str) and machine.name != what:
+        raise ConfigError(
+            f"the algorithm {what!r} is a class that calls itself {machine.name!r}. Register it under its own name: "
+            "that is what members tell each other."
+        )
     wire.learn(machine.name, machine.messages)
     return machine
 

@@ -28,7 +28,10 @@ class CannotOpen(SoftMutexError, OSError):
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """`source` is an address that `Transport.send` of the same transport accepts; it proves nothing."""
+    """`source` is an address that `Transport.send` of the same transport accepts; it proves nothing.
+
+    Without a payload: nobody listens at `source` (T7).
+    """
 
     source: str
     payload: bytes
@@ -36,20 +39,24 @@ class Datagram:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node as a membership tells of it. `id` 0: the membership knows only an address, a greeting finds out."""
+    """One node as a membership tells of it. `id` 0: the membership knows only an address, a greeting finds out.
+
+    `label`: the entry as people wrote it, where that is not the address.
+    """
 
     address: str
     id: NodeId = 0
     name: str = ""
+    label: str = field(default="", compare=False)
 
 
 @runtime_checkable
 class OnThisHost(Protocol):
     """Of a transport or a membership that knows whether it ever concerns another host than this one.
 
-    T7  A transport for which it is true, once it is open, cannot be sent to from any other host: neither where it
+    T8  A transport for which it is true, once it is open, cannot be sent to from any other host: neither where it
         listens nor under what it shows as `address`. Only there may a node do without a key.
-    M8  A membership for which it is true shows none but members on this host.
+    M9  A membership for which it is true shows none but members on this host.
     """
 
     @property
@@ -70,8 +77,12 @@ class Transport(Protocol):
     T5  A reply sent to `Datagram.source` reaches the sender of that datagram.
     T6  Nothing loop-bound is made in the constructor. `open` may be called once, and raises `CannotOpen` where the
         place cannot be had; `aclose` may follow whether it was called or not, and again.
+    T7  Where the network can say that nobody listens at an address to which something was sent (ICMP "port
+        unreachable", a TCP connection that is refused), `receive` gives a `Datagram` of that address, as it was given
+        to `send`, without a payload. A hint: it may come late, or not at all. An absent host is silence, and so is a
+        cut. Nobody else can bring one about: an empty datagram that arrives is dropped.
 
-    What else it may be: `OnThisHost` (T7).
+    What else it may be: `OnThisHost` (T8).
     Prove it: subclass `softmutex.testing.contracts.TransportContract`.
     """
 
@@ -113,7 +124,8 @@ class Membership(Protocol):
     M6  Nothing loop-bound is made in the constructor. One task at a time may wait in `watch`; cancelling it
         loses nothing.
 
-    What else it may be: `Complete` (M7), `OnThisHost` (M8), `Banning` (M9), `Observing` (M10), `Authority` (M11).
+    What else it may be: `Complete` (M7), `Pending` (M8), `OnThisHost` (M9), `Banning` (M10), `Observing` (M11),
+    `Authority` (M12).
     Prove it: subclass `softmutex.testing.contracts.MembershipContract`.
     """
 
@@ -149,10 +161,24 @@ class Complete(Protocol):
 
 
 @runtime_checkable
+class Pending(Protocol):
+    """Of a membership that takes time to find out whom it shows.
+
+    M8  `pending` names in words what it is still finding out (names that are being looked up, a list that was never
+        read): nobody makes a token meanwhile. It becomes empty once all works. `unresolved` may name entries that lead
+        nowhere for now. A membership that is neither this nor `Complete` may show somebody late: whoever is new waits
+        a while.
+    """
+
+    @property
+    def pending(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
 class Banning(Protocol):
     """Of a membership that says who is not to be a member.
 
-    M9  Ids of lives and public keys of identities, as of the last `watch`, which also returns when they differ. Whom it
+    M10 Ids of lives and public keys of identities, as of the last `watch`, which also returns when they differ. Whom it
         no longer names may come back.
     """
 
@@ -164,7 +190,7 @@ class Banning(Protocol):
 class Observing(Protocol):
     """Of a membership that shows people what happens.
 
-    M10 An observer, which is told what happens on the node that uses this membership; or None.
+    M11 An observer, which is told what happens on the node that uses this membership; or None.
     """
 
     @property
@@ -175,7 +201,7 @@ class Observing(Protocol):
 class Authority(Protocol):
     """Of a membership that gives certificates (`softmutex.runtime.identity`).
 
-    M11 `certify` gives a certificate for this name and this public key, signed with `public_key`, or raises CannotOpen.
+    M12 `certify` gives a certificate for this name and this public key, signed with `public_key`, or raises CannotOpen.
         `public_key` is None where the authority is not known for certain: then none of its certificates is believed.
     """
 
@@ -192,6 +218,11 @@ class Authority(Protocol):
 
 def is_complete(membership: Membership) -> bool:
     return isinstance(membership, Complete) and membership.complete
+
+
+def shows_all(membership: Membership) -> bool:
+    """Whether what it shows is all that it knows of, and not a beginning."""
+    return is_complete(membership) or (isinstance(membership, Pending) and not membership.pending)
 
 
 def is_on_this_host(adapter: Transport | Membership) -> bool:

@@ -26,7 +26,7 @@ class UnixTransport:
     """`unix:///path/to/node.sock`, or `unix://` for a path of its own choice."""
 
     max_datagram = MAX_DATAGRAM
-    on_this_host = True  # T7: so a node needs no key
+    on_this_host = True  # T8: so a node needs no key
 
     def __init__(self, path: str = "") -> None:
         self._path = path

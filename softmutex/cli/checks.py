@@ -147,7 +147,8 @@ async def check_address(settings: Settings, transport: Transport) -> list[Findin
     transport.send(address, b"softmutex doctor")
     try:
         async with asyncio.timeout(ECHO_S):
-            await transport.receive()
+            while not any(datagram.payload for datagram in await transport.receive()):
+                pass  # that was refused, and perhaps another address is meant
     except (TimeoutError, Closed):
         advice = "Is the advertised address this host's? Does a firewall or NAT drop what comes back?"
         findings.append(warn("port", f"what is sent to {address} does not come in here", advice))

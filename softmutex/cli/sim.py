@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from softmutex import plugins, values
 from softmutex.cli import DATA, Mistake, complain
 from softmutex.core.errors import ConfigError
-from softmutex.sim import compare, papers, picture, report, scenarios, tracefile
+from softmutex.sim import campaign, compare, nemesis, papers, picture, report, scenarios, tracefile
 from softmutex.sim.faults import Churn, Fault, Kill, Partition, TokenLoss, fault_to_json
 from softmutex.sim.progress import bar
 from softmutex.sim.result import Result
@@ -210,17 +211,80 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--seeds", type=whole, default=10, metavar="N", help="how many runs of each scenario (default: 10)")
-    add("--seed", type=whole, metavar="S", help="only this one")
-    add("--scenario", metavar="NAME", help=f"only this one of: {', '.join(scenarios.MATRIX)} (default: all)")
+    add("--for", type=seconds, dest="how_long", metavar="T", help="as many seeds as there is time for: 1h, 20m")
+    add("--seeds", type=whole, metavar="N", help="how many seeds (default: 100; of a named scenario 10)")
+    add("--seed", type=whole, metavar="S", help="the first one (default: 1), the only one if nothing else is said")
+    add("--jobs", type=whole, default=1, metavar="K", help="processes side by side (default: 1)")
+    add("--nodes", type=_sizes, default=(nemesis.FEWEST, nemesis.MOST), metavar="LO:HI", help="sizes (default: 2:200)")
+    add(
+        "--shrink-for", type=seconds, default=campaign.SHRINKING_S, metavar="T", help="at most, a failure (default: 60)"
+    )
+    add("--scenario", metavar="NAME", help=f"instead: all, or one of {', '.join(scenarios.MATRIX)}")
     add("--algorithm", default="wandering", metavar="A", help="which one (default: wandering)")
-    add("--json", action="store_true", help="one JSON object a run instead of a line a scenario")
+    add("--json", action="store_true", help="JSON: one object, or with --scenario one a run")
+
+
+def _sizes(text: str) -> tuple[int, int]:
+    low, _, high = text.partition(":")
+    try:
+        fewest, most = int(low), int(high or low)
+    except ValueError:
+        fewest = most = 0
+    if not 2 <= fewest <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not LO:HI, such as 2:200: two numbers of nodes, 2 or more")
+    return fewest, most
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    plugins.algorithm(arguments.algorithm)
+    if arguments.jobs < 1:
+        raise Mistake(f"softmutex sim check: --jobs is {arguments.jobs}: give 1 or more")
+    return _check_matrix(arguments) if arguments.scenario else _check_at_random(arguments)
+
+
+def _check_at_random(arguments: argparse.Namespace) -> int:
+    begun = time.monotonic()
+    how_many = arguments.seeds
+    if how_many is None and arguments.how_long is None:
+        how_many = 100 if arguments.seed is None else 1
+    until = None if arguments.how_long is None else begun + arguments.how_long
+    plans = (
+        campaign.Plan(seed, arguments.nodes, arguments.algorithm)
+        for seed in campaign.seeds(arguments.seed or 1, how_many)
+    )
+    adds_up, broken = campaign.Campaign(arguments.algorithm), []
+    with bar("nemesis") as progress:
+        for outcome in campaign.outcomes(plans, arguments.jobs, until):
+            adds_up.add(outcome)
+            for law, what in outcome.broken.items():
+                if len(adds_up.failures[law]) <= campaign.SHRUNK_OF_A_LAW:
+                    broken.append((campaign.Plan(outcome.seed, arguments.nodes, arguments.algorithm), law))
+                if not arguments.json:
+                    sys.stdout.write(f"seed {outcome.seed} ({', '.join(outcome.weather)}): {what}\n")
+                    sys.stdout.flush()
+            if progress is not None:
+                passed = (time.monotonic() - begun) / arguments.how_long if arguments.how_long else 0.0
+                progress(min(1.0, max(passed, adds_up.runs / how_many if how_many else 0.0)))
+    wall_s = time.monotonic() - begun
+    smallest = []
+    for found in campaign.smallest(broken, arguments.jobs, arguments.shrink_for):
+        smallest.append(found)
+        if not arguments.json:
+            sys.stdout.write(f"seed {found.seed}, made smaller: {found.what}\nreplay: {found.command}\n")
+            sys.stdout.flush()
+    if arguments.json:
+        found_out = adds_up.to_json(wall_s)
+        sys.stdout.write(json.dumps({**found_out, "smallest": [each._asdict() for each in smallest]}) + "\n")
+    else:
+        sys.stdout.write(adds_up.as_text(wall_s))
+    return 1 if adds_up.failures else 0
+
+
+def _check_matrix(arguments: argparse.Namespace) -> int:
+    everything = arguments.scenario == "all"
     algorithm = plugins.algorithm(arguments.algorithm)
-    names = [scenarios.find(arguments.scenario)] if arguments.scenario else scenarios.fitting(algorithm)
-    seeds = range(1, arguments.seeds + 1) if arguments.seed is None else [arguments.seed]
+    names = scenarios.fitting(algorithm) if everything else [scenarios.find(arguments.scenario)]
+    seeds = range(1, (arguments.seeds or 10) + 1) if arguments.seed is None else [arguments.seed]
     broken = 0
     for name in names:
         with bar(f"{name:<24}") as progress:

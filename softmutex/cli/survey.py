@@ -19,7 +19,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
 
 from softmutex import plugins
-from softmutex.ports import Closed, Member, is_complete
+from softmutex.ports import Closed, Member, shows_all
 from softmutex.runtime import keys
 from softmutex.runtime.config import SAFE, Settings
 from softmutex.runtime.status import Question, Visitor
@@ -98,13 +98,13 @@ class Survey:
         with contextlib.suppress(Closed):
             while True:
                 self._members = await self._membership.watch()
-                if is_complete(self._membership):
+                if shows_all(self._membership):
                     self._settled.set()
 
     @property
     def shows_all(self) -> bool:
         """Whether the list of the members is a whole one: then an empty one means that nobody is there."""
-        return self._settled.is_set() and is_complete(self._membership)
+        return self._settled.is_set() and shows_all(self._membership)
 
     async def ask(self, patience_s: float = ANSWER_S) -> list[Answer]:
         """What each member says, in the order of the membership."""

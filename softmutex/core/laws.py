@@ -23,6 +23,9 @@ class Law(StrEnum):
     OVERLAP = "overlap"  # no more than `slots` run A, except in the wake of something that went wrong
     EXCLUSION = "exclusion"  # no more than `slots` run A, ever
     EVIDENCE = "evidence"  # whoever overlapped is told, and nobody else
+    ALARMS = "alarms"  # who is told that it may not be alone had a reason
+    FAIRNESS = "fairness"  # nobody waits for more than two rounds of those that waited before it
+    ISOLATION = "isolation"  # the smaller side of a cut stops
 
 
 class Weather(Flag):
@@ -39,7 +42,8 @@ class Weather(Flag):
     COMINGS = 128  # members join and leave in good order
     VIEWS = 256  # members do not agree on who is there
     FOUNDERS = 512  # nobody begins, or several do
-    ANY = 1023
+    LINKS = 1024  # two nodes do not hear each other, but by way of the others
+    ANY = 2047
 
 
 def claim(weather: Weather, *laws: Law) -> dict[Law, Weather]:

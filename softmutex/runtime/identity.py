@@ -43,6 +43,7 @@ from softmutex.core.wire import Frame
 from softmutex.ports import Authority, CannotOpen, Membership
 from softmutex.runtime.config import Settings
 from softmutex.runtime.sealing import Seal, Unsealed, read_keys
+from softmutex.runtime.warned import Warned
 from softmutex.saying import logger
 
 if TYPE_CHECKING:
@@ -364,4 +365,8 @@ def load(node: NodeForIdentity) -> Identity:
     while len(name.encode()) > NAME_MAX:
         name = name[:-1]
     papers = None if file is None else Papers(node, vouching, authority, file, name)
-    return Identity(vouching, papers, None if authority is node.membership else authority)
+    if authority is node.membership:
+        return Identity(vouching, papers, None)
+    if hasattr(authority, "banned"):
+        node.membership = Warned(node.membership, authority)
+    return Identity(vouching, papers, authority)

@@ -69,7 +69,8 @@ def in_force(node: RunningNode, keys: Sequence[bytes]) -> KeysInForce | None:
 
 def identify(node: RunningNode) -> Identity | None:
     """Whom a node believes, and what it signs with (`identity.py`). The papers of its own are still to come."""
-    if node.settings["identity"] is None and not node.settings["require_identity"]:
+    settings = node.settings
+    if settings["identity"] is None and settings["authority"] is None and not settings["require_identity"]:
         return None
     from softmutex.runtime import identity
 

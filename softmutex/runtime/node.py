@@ -53,7 +53,7 @@ from softmutex.core.events import (
 from softmutex.core.machine import Setup, WhenIsolated
 from softmutex.core.messages import OF_NODE, Message, name_of
 from softmutex.core.wire import Frame
-from softmutex.ports import Closed, Datagram, Member, Membership, Observation, Transport, is_complete
+from softmutex.ports import Closed, Datagram, Member, Membership, Observation, Transport, is_complete, shows_all
 from softmutex.runtime import forks, keys
 from softmutex.runtime.clock import clock_of
 from softmutex.runtime.config import Settings
@@ -79,6 +79,7 @@ WARNINGS_MAX = 1000  # different warnings; what comes later is counted only
 NOT_UNDERSTOOD = ("unknown_key", "forged", "not_sealed", "sealed")  # of a member: another key, or another group
 LINGER_S = 0.01  # a leaving node waits for so long a silence, and
 LINGER_TURNS = 5  # so often at most
+NAMES_PATIENCE_S = 11.0  # how long `open` waits for names that are being looked up
 GREETING_PATIENCE_S = 0.5  # how long `open` waits for those whom the membership names only by address
 
 
@@ -152,11 +153,8 @@ class RunningNode:
             await self.membership.join(Member(self.transport.address, self.id, self.name))
             self.peers.update(await self.membership.watch())
             self._start(self._watch(), "members")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GREETING_PATIENCE_S):
-                    while self.peers.greetings:
-                        self._news.clear()
-                        await self._news.wait()
+            await self._until(lambda: not getattr(self.membership, "pending", ()), NAMES_PATIENCE_S)
+            await self._until(lambda: not self.peers.greetings, GREETING_PATIENCE_S)
         except BaseException:
             await self._tear_down()
             raise
@@ -171,16 +169,22 @@ class RunningNode:
             mutex.fail(NodeClosed(f"the node was closed while the mutex {mutex.name!r} was waited for."))
             if mutex.started:
                 self.handle(mutex, Leaving())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.settings["leave_timeout"]):
-                while not all(each.departed and not each.holding for each in self.mutexes.values() if each.started):
-                    self._news.clear()
-                    await self._news.wait()
+        await self._until(
+            lambda: all(each.departed and not each.holding for each in self.mutexes.values() if each.started),
+            self.settings["leave_timeout"],
+        )
         for mutex in self.mutexes.values():
             mutex.abandon()
         self.peers.say_bye()
         await self._linger()
         await self._tear_down()
+
+    async def _until(self, condition: Callable[[], bool], within_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not condition():
+                    self._news.clear()
+                    await self._news.wait()
 
     async def _linger(self) -> None:
         """What others sent before they heard the farewell is still passed on, such as requests that chase the token."""
@@ -229,6 +233,8 @@ class RunningNode:
         with contextlib.suppress(Closed):
             while True:
                 for datagram in await receive():
+                    if not datagram.payload:
+                        continue  # refused (transport.T7)
                     self.heard = True
                     try:
                         take(datagram)
@@ -239,6 +245,7 @@ class RunningNode:
         with contextlib.suppress(Closed):
             while True:
                 self.peers.update(await self.membership.watch())
+                self._news.set()
 
     def take(self, datagram: Datagram) -> None:
         frame = self.seal.open(datagram.payload)
@@ -443,7 +450,7 @@ class RunningNode:
         return is_complete(self.membership)
 
     def knows_everybody(self) -> bool:
-        return self.membership_is_complete() and not self.peers.greetings
+        return shows_all(self.membership) and not self.peers.greetings
 
     def drop(self, why: str, count: int = 1) -> None:
         self.dropped[why] += count
@@ -469,12 +476,6 @@ class RunningNode:
         """How people call a node."""
         peer = self.peers.table.get(id)
         return f"{peer.name or 'a node'} at {peer.address}" if peer else f"node {id:x}"
-
-    def random_u64(self) -> int:
-        return secrets.randbits(64)
-
-    def random_bytes(self, count: int) -> bytes:
-        return secrets.token_bytes(count)
 
     def statistics(self) -> NodeStatistics:
         return NodeStatistics(

@@ -25,6 +25,7 @@ P5  A cookie is good only in a frame for the very life that gave it: what was re
 from __future__ import annotations
 
 import hashlib
+import secrets
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -89,10 +90,6 @@ class NodeForPeers(Protocol):
 
     def membership_is_complete(self) -> bool: ...
 
-    def random_u64(self) -> int: ...
-
-    def random_bytes(self, count: int) -> bytes: ...
-
 
 class Peer:
     __slots__ = ("address", "heard_at", "id", "listed", "name", "pings")
@@ -126,7 +123,7 @@ class Peers:
         self._shown: dict[str, Member] = {}  # by the membership, as of now
         self._nonces: dict[int, Greeting] = {}
         self._mine = {node.transport.address}  # addresses at which this node met itself
-        self._secret = node.random_bytes(16)
+        self._secret = secrets.token_bytes(16)
         self._newcomers = 0
         self._newcomers_second = 0
         self.banned: frozenset[int | bytes] = frozenset()
@@ -324,7 +321,7 @@ class Peers:
             return
         gap = PROBE << peer.pings
         peer.pings += 1
-        ping = Ping(self._node.random_u64())
+        ping = Ping(secrets.randbits(64))
         self._node.send(peer.id, "", ping, peer.address)
         if peer.listed is not None and peer.listed.address != peer.address:
             self._node.send(peer.id, "", ping, peer.listed.address)
@@ -350,7 +347,7 @@ class Peers:
         if len(self.greetings) >= CANDIDATES_MAX:
             self._node.drop("candidates")
             return
-        greeting = self.greetings[member.address] = Greeting(member, self._node.random_u64(), tries)
+        greeting = self.greetings[member.address] = Greeting(member, secrets.randbits(64), tries)
         self._nonces[greeting.nonce] = greeting
         if tries:
             self._greet_later(greeting)

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from softmutex.core.events import SECOND, FactKind, Instant, NodeId, Note, Right, Token, to_seconds
+from softmutex.core.events import SECOND, FactKind, Instant, NodeId, Note, Overlapped, Right, Token, to_seconds
 from softmutex.core.laws import Law
 from softmutex.sim.tally import EPOCH
 
@@ -78,6 +78,7 @@ class Laws:
         self.violations: list[Violation] = []
         self.count = 0
         self.untold = 0
+        self.looked: dict[Law, int] = dict.fromkeys(Law, 0)  # how often there was something to look at, and no excuse
         self.alarms: dict[str, int] = {}  # holds that were told that they may not be alone, by reason
         self.false_alarms: dict[str, int] = {}  # of these, those that were alone from the beginning to the end
         self._world = world
@@ -114,29 +115,67 @@ class Laws:
     def always_disturbed(self) -> None:
         self._always = True
 
+    def killed(self, at: Instant, node: SimNode) -> None:
+        self.disturbed(at)
+
     def healed(self, at: Instant) -> None:
-        if self._always:
-            self._always = False
+        """Just before all that is wrong ends."""
+        if self._calm_since() is None:
             self._disturbed_at = at
+        self._always = False
+
+    def _calm_since(self) -> Instant | None:
+        """When the last disturbance was over; None while one goes on."""
+        network, group = self._world.network, self._world.group
+        if self._always or network.cuts or network.slow or group.paused:
+            return None
+        return EPOCH if self._disturbed_at is None else self._disturbed_at
 
     def excused(self, at: Instant) -> bool:
         """Whether something went wrong so lately that its consequences may still begin."""
-        network, group = self._world.network, self._world.group
-        if self._always or network.cuts or network.slow or group.paused:
+        if self._disturbed_at is not None and at <= self._disturbed_at + self._grace:
             return True
-        return self._disturbed_at is not None and at <= self._disturbed_at + self._grace
+        return self._calm_since() is None
+
+    # --- what `bounds.py` looks at -----------------------------------------------------------------------------------
+
+    def asked(self, at: Instant, node: SimNode) -> None: ...
+
+    def withdrew(self, at: Instant, node: SimNode) -> None: ...
+
+    def lost(self, at: Instant, running: Running) -> None: ...
+
+    def reported(self, at: Instant, node: SimNode, overlapped: Overlapped) -> None: ...
+
+    def joined(self, at: Instant) -> None: ...
+
+    def removed(self, at: Instant, node: SimNode) -> None: ...
+
+    def parted(self, at: Instant, is_seen: bool = False) -> None:
+        """Who can hear whom is another question now. `is_seen`: the membership tells each side of the other."""
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def granted(self, at: Instant, new: Running, others: list[Running]) -> None:
         if len(others) >= self._slots:
             self._overlap(at, new, others)
-        for ended_at, old in self._over:
-            if _are_rivals(old, new) and old.node != new.node and at - ended_at < self._vague:
-                for running in (old, new):
-                    self._overlap_until[running.node] = max(at, self._overlap_until.get(running.node, 0))
+        for old in self._near_misses(at, new):
+            for running in (old, new):
+                self._overlap_until[running.node] = max(at, self._overlap_until.get(running.node, 0))
+        self._in_order(at, new)
+
+    def _near_misses(self, at: Instant, new: Running) -> list[Running]:
+        """Holds of other tokens that ended so lately that nobody can tell whether they had."""
+        return [
+            old
+            for ended_at, old in self._over
+            if at - ended_at < self._vague and old.node != new.node and _are_rivals(old, new)
+        ]
+
+    def _in_order(self, at: Instant, new: Running) -> None:
         if not new.rights or not self._ordered:
             return
+        self.looked[Law.ORDER] += 1
         crowded = len(self._world.tally.alive) > self._slots
         for right in new.rights:
             last = self._last.get(right.slot)
@@ -209,6 +248,15 @@ class Laws:
                 what = f"made {short(note.token)} beside {', '.join(alive)}, and nothing had gone wrong lately"
                 self.broken(Law.TOKENS, at, node.id, what)
 
+    def leaving(self, at: Instant, node: SimNode) -> None:
+        """It was told to."""
+
+    def stayed(self, at: Instant, node: SimNode) -> None:
+        """Told to leave in good order, it had not done so when there was no more patience with it."""
+        calm = self._calm_since()
+        if calm is not None and calm < at - self._grace:
+            self.broken(Law.REQUESTS, at, node.id, "was told to leave and did not depart, and nothing had gone wrong")
+
     def departed(self, at: Instant, node: SimNode) -> None:
         for token in node.machine.view().tokens:
             self.broken(Law.TOKENS, at, node.id, f"left and took {short(token)} with it")
@@ -219,6 +267,7 @@ class Laws:
         """Between two events: no token is in two places."""
         if Law.TOKENS not in self._names:
             return
+        self.looked[Law.TOKENS] += 1
         where: dict[int, NodeId] = {}
         for node in self._world.nodes.values():
             for token in node.machine.view().tokens:
@@ -244,10 +293,6 @@ class Laws:
         if len(tokens) != self._slots:
             found = ", ".join(map(short, tokens.values())) or "none"
             self.broken(Law.TOKENS, now, 0, f"{len(tokens)} tokens where {self._slots} should be: {found}")
-        if world.group.forced_leaves and self._disturbed_at is None:
-            self.broken(
-                Law.REQUESTS, now, 0, f"{world.group.forced_leaves} nodes were told to leave and never departed"
-            )
         for overlap in self._overlaps:
             self._was_told(overlap)
 

@@ -1,6 +1,7 @@
 """Who wants the resource, when, and for how long A then runs.
 
 saturated   everybody always: a new request right after each release
+bursts      everybody for a while, then nobody for a while, and so on
 periodic    each node once a period, at its own phase, unless its last request still waits
 poisson     requests arrive at random moments, each at a random node; one node may have several
 none        nobody, which shows what a group costs that nobody uses
@@ -28,6 +29,8 @@ def hold_length(spec: str, op_s: float, rng: Rng) -> Callable[[], Duration]:
     if kind == "uniform":
         low, high = (round(float(number) * SECOND) for number in numbers)
         return lambda: low + int(rng.random() * (high - low))
+    if numbers:
+        op = round(float(numbers[0]) * SECOND)
     return lambda: op
 
 
@@ -39,11 +42,14 @@ def start(world: World) -> None:
         world.after(exponential(world.rng, gap), _arrive, world, gap)
     for node in list(world.nodes.values()):
         newcomer(world, node)
+    if kind == "bursts":
+        length, pause = (round(float(part) * SECOND) for part in number.split(":"))
+        world.after(length, _pause, world, length, pause)
 
 
 def newcomer(world: World, node: SimNode) -> None:
     kind, _, number = world.scenario.demand.partition(":")
-    if kind == "saturated":
+    if kind in ("saturated", "bursts"):
         again(world, node)
     elif kind == "periodic":
         period = round(float(number or world.scenario.default_period_s) * SECOND)
@@ -51,8 +57,22 @@ def newcomer(world: World, node: SimNode) -> None:
 
 
 def again(world: World, node: SimNode) -> None:
-    if world.rough and not node.leaving:
+    if world.rough and world.wanted and not node.leaving:
         world.ask(node)
+
+
+def _pause(world: World, length: Duration, pause: Duration) -> None:
+    world.wanted = False
+    world.after(pause, _burst, world, length, pause)
+
+
+def _burst(world: World, length: Duration, pause: Duration) -> None:
+    world.wanted = True
+    for node in list(world.nodes.values()):
+        if not node.pending and not node.holds:
+            again(world, node)
+    if world.rough:
+        world.after(length, _pause, world, length, pause)
 
 
 def _arrive(world: World, gap: Duration) -> None:

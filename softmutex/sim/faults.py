@@ -44,6 +44,7 @@ class Kill(Fault):
     """SIGKILL, each `every_s`. After `restart_s` a newcomer takes the place (None: nobody does).
 
     `at_message` (OFFER, ACCEPT, COMMIT, ...): the victim is whoever sends the next message of that kind, right after.
+    `silent`: its host is gone as well, and no membership tells of it. Else the host refuses what is sent to it.
     """
 
     kind: ClassVar[str] = "kill"
@@ -53,6 +54,7 @@ class Kill(Fault):
     restart_s: float | None = 1.0
     times: int | None = None
     at_message: str = ""
+    silent: bool = False
 
     def complaints(self) -> list[str]:
         return _positive("--kill-holder-every", self.every_s) + _target(self.target)
@@ -79,7 +81,8 @@ class Pause(Fault):
 class Partition(Fault):
     """From `start_s` to `end_s` a share of the group and the rest do not hear each other.
 
-    `one_way`: the share is heard but hears nothing. `target` holder: the holder is in the share, of one or more.
+    `one_way`: the share is heard but hears nothing; with `mute` it hears, but is not heard.
+    `target` holder: the holder is in the share, of one or more.
     `seen_after_s`: so much later each side's membership drops the other side, and takes it back on healing.
     `every_s`, `times`: the same again, counted from start to start.
     """
@@ -94,6 +97,7 @@ class Partition(Fault):
     seen_after_s: float | None = None
     every_s: float = 0.0
     times: int = 1
+    mute: bool = False
 
     def complaints(self) -> list[str]:
         wrong = _target(self.target)
@@ -107,6 +111,26 @@ class Partition(Fault):
         if self.times > 1 and self.every_s <= self.end_s - self.start_s:
             wrong.append("a partition that comes again must heal before: give a longer every_s")
         return wrong
+
+
+@dataclass(frozen=True)
+class DeadLink(Fault):
+    """From `start_s` to `end_s` two nodes do not hear each other, and everybody else hears both.
+
+    `target`: one of the two; the other is anybody, or, of `waiter`, the holder. `one_way`: the first is not heard.
+    """
+
+    kind: ClassVar[str] = "dead-link"
+    weather: ClassVar[Weather] = Weather.LINKS
+    start_s: float
+    end_s: float
+    target: str = "random"
+    one_way: bool = False
+
+    def complaints(self) -> list[str]:
+        if 0 <= self.start_s < self.end_s:
+            return _target(self.target)
+        return [f"a link cannot be dead from {self.start_s:g} s to {self.end_s:g} s: give a start before the end"]
 
 
 @dataclass(frozen=True)
@@ -148,6 +172,34 @@ class Churn(Fault):
 
 
 @dataclass(frozen=True)
+class Batch(Fault):
+    """At `at_s` so many newcomers join at once and, where `wants`, each asks once, at once."""
+
+    kind: ClassVar[str] = "batch"
+    weather: ClassVar[Weather] = Weather.COMINGS
+    at_s: float
+    count: int
+    wants: bool = True
+
+    def complaints(self) -> list[str]:
+        return [] if self.at_s >= 0 and self.count > 0 else ["a batch is of at least one, at 0 s or later"]
+
+
+@dataclass(frozen=True)
+class Lives(Fault):
+    """Each `every_s` a newcomer joins, asks once if it `wants`, and leaves in good order after `life_s`, or A."""
+
+    kind: ClassVar[str] = "lives"
+    weather: ClassVar[Weather] = Weather.COMINGS
+    every_s: float
+    life_s: float
+    wants: bool = True
+
+    def complaints(self) -> list[str]:
+        return _positive("the lives' every", self.every_s) + _positive("a life", self.life_s)
+
+
+@dataclass(frozen=True)
 class Clocks(Fault):
     """A share of the nodes has a clock that is off by up to `offset_s` from the start, or runs at another rate.
 
@@ -172,7 +224,7 @@ class Clocks(Fault):
 
 
 FAULTS: dict[str, type[Fault]] = {
-    each.kind: each for each in (TokenLoss, Kill, Pause, Partition, Clog, Replay, Churn, Clocks)
+    each.kind: each for each in (TokenLoss, Kill, Pause, Partition, DeadLink, Clog, Replay, Churn, Batch, Lives, Clocks)
 }
 
 

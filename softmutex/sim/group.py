@@ -1,12 +1,15 @@
 """Who is there, and who knows it: joins, leaves, kills, pauses, wrong clocks, and the membership's news of them.
 
 A membership is no failure detector: it tells of a death `detection_s` later, of a leave and a join one message delay
-later. Either all share one view, which keeps memory small, or each node has its own and hears of changes at its own
-moment (`Scenario.own_views`), so that for a while nodes disagree on who is there.
+later, and never of a host that fell silent. Either all share one view, which keeps memory small, or each node has its
+own and hears of changes at its own moment (`Scenario.own_views`), so that for a while nodes disagree on who is there:
+`known` says how much of the group a newcomer is told of at once, `late_s` by when it knows the rest and they know it.
 """
 
 from __future__ import annotations
 
+import math
+import random
 from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,54 +38,94 @@ if TYPE_CHECKING:
 BACKLOG = 256  # datagrams that a kernel keeps for a process that does not read them
 WORTH_TELLING = SECOND // 2  # how long a pause is noticed at the least (machine.D7)
 LEAVE_PATIENCE_S = 60.0  # a node that was told to leave is switched off after so long, and A
+IDS = 1 << 27  # what a random id is below: a trace has room for no more
 
 
-class Group:
+class Population:
     def __init__(self, world: World, make: Callable[[Setup], Algorithm], setup: Setup) -> None:
         self.nodes: dict[NodeId, SimNode] = {}
         self.living: list[NodeId] = []
-        self.forced_leaves = 0
         self.paused = 0
+        self.silent: set[NodeId] = set()  # dead, together with their hosts: nothing says so
+        self.elders: frozenset[NodeId] = frozenset()  # who was there from the beginning
         self._world = world
         self._scenario = world.scenario
         self._make = make
         self._setup = setup  # of nobody yet
         self._shared: list[NodeId] = []
         self._last_id = 0
+        self._used_ids: set[NodeId] = set()
+        self._chance = random.Random(f"who {world.scenario.seed}").random  # of ids and views: no fault changes these
+        self._within_s = max(2 * world.scenario.delay_s, world.scenario.late_s)  # until a join or a leave is known
 
     def populate(self) -> None:
         scenario = self._scenario
-        self._last_id = scenario.nodes
-        self.living = list(range(1, scenario.nodes + 1))
-        self._shared.extend(self.living)
+        self.living = [self._new_id() for _ in range(scenario.nodes)]
+        self.elders = frozenset(self.living)
+        self._shared.extend(sorted(self.living))
         for node_id in self.living:
             self._add(node_id)
-        for node_id in self.living:
-            started = Started(founder=node_id <= scenario.founders)
-            self._world.at_once(self.nodes[node_id], started)
+        for number, node_id in enumerate(self.living):
+            self._world.at_once(self.nodes[node_id], Started(founder=number < scenario.founders))
+            if scenario.known < 1:
+                self._tell_rest(node_id)
+
+    def _new_id(self) -> NodeId:
+        """One that nobody had before (`events.N1`)."""
+        if self._scenario.ids == "ascending":
+            self._last_id += 1
+            return self._last_id
+        while True:
+            node_id = 1 + int(self._chance() * IDS)
+            if node_id not in self._used_ids:
+                self._used_ids.add(node_id)
+                return node_id
+
+    def _first_view(self, node_id: NodeId) -> list[NodeId]:
+        """Whom a node knows when it begins: itself, and some others, or all."""
+        scenario = self._scenario
+        if scenario.known >= 1:
+            return sorted(self.living)
+        others = [other for other in self.living if other != node_id]
+        known = {node_id}
+        for _ in range(min(len(others), max(1, math.ceil(scenario.known * len(others))))):
+            known.add(others.pop(int(self._chance() * len(others))))
+        return sorted(known)
+
+    def _tell_rest(self, node_id: NodeId) -> None:
+        """Of whom a node did not know at first, one after the other."""
+        view = set(self.nodes[node_id].members)
+        for other in [other for other in self.living if other not in view]:
+            lag = int(self._chance() * self._scenario.late_s * SECOND)
+            self._world.after(lag, self.tell_one, node_id, (other,), ())
 
     def _add(self, node_id: NodeId) -> SimNode:
-        members = list(self.living) if self._scenario.own_views else self._shared
+        members = self._first_view(node_id) if self._scenario.own_views else self._shared
         setup = replace(self._setup, me=node_id, members=members)
         node = self.nodes[node_id] = SimNode(node_id, self._make(setup), members)
         return node
 
     # --- comings and goings ------------------------------------------------------------------------------------------
 
-    def join(self) -> None:
-        """A newcomer, with an id that nobody had before (`events.N1`)."""
-        self._last_id = node_id = self._last_id + 1
+    def join(self) -> SimNode:
+        """A newcomer."""
+        node_id = self._new_id()
         self.living.append(node_id)
         if not self._scenario.own_views:
-            self._shared.append(node_id)
+            insort(self._shared, node_id)
         node = self._add(node_id)
+        self._world.laws.joined(self._world.now)
         self._world.at_once(node, Started(founder=False))
-        self._tell(joined=(node_id,), left=(), within_s=2 * self._scenario.delay_s)
+        self._tell(joined=(node_id,), left=(), within_s=self._within_s)
+        if self._scenario.known < 1:
+            self._tell_rest(node_id)
         demand.newcomer(self._world, node)
+        return node
 
     def leave(self, node: SimNode) -> None:
         """In good order: what waits is withdrawn, what runs may end, and the machine hands over what it has."""
         node.leaving = True
+        self._world.laws.leaving(self._world.now, node)
         for request in node.pending:
             self._world.at_once(node, Withdrawn(request))
         self._world.at_once(node, Leaving())
@@ -92,19 +135,21 @@ class Group:
         if not node.leaving:
             self._world.laws.illegal(self._world.now, node.id, "departed without having been told to leave")
         self._world.laws.departed(self._world.now, node)
-        self._remove(node, seen_after_s=2 * self._scenario.delay_s)
+        self._remove(node, seen_after_s=self._within_s)
 
-    def kill(self, node: SimNode) -> None:
-        """SIGKILL: nothing is said, and the others find out."""
-        self._world.laws.disturbed(self._world.now)
-        self._remove(node, seen_after_s=self._scenario.detection_s)
+    def kill(self, node: SimNode, silent: bool = False) -> None:
+        """SIGKILL, or a power cut: nothing is said, and the others find out."""
+        self._world.laws.killed(self._world.now, node)
+        if silent:
+            self.silent.add(node.id)
+        self._remove(node, seen_after_s=None if silent else self._scenario.detection_s)
 
     def _switch_off(self, node: SimNode) -> None:
         if node.id in self.nodes:
-            self.forced_leaves += 1
+            self._world.laws.stayed(self._world.now, node)
             self.kill(node)
 
-    def _remove(self, node: SimNode, seen_after_s: float) -> None:
+    def _remove(self, node: SimNode, seen_after_s: float | None) -> None:
         if node.id not in self.nodes:
             return
         world, tally = self._world, self._world.tally
@@ -123,7 +168,9 @@ class Group:
             tally.settled(world.now, world.sent)
         if mine:
             tally.gone(sorted(mine - self.tokens_in_reach().keys()), world.now)
-        world.after(round(seen_after_s * SECOND), self._tell, (), (node.id,), seen_after_s)
+        world.laws.removed(world.now, node)
+        if seen_after_s is not None:
+            world.after(round(seen_after_s * SECOND), self._tell, (), (node.id,), seen_after_s)
 
     def tokens_in_reach(self) -> dict[int, Token]:
         """Every token that a live node may use, or that a message brings to one. Costs a look at everything."""
@@ -146,6 +193,7 @@ class Group:
             node.awake = False
             node.asleep_at = self._world.now
             node.backlog = []
+            self._world.laws.parted(self._world.now)
 
     def resume(self, node: SimNode) -> None:
         """SIGCONT: the messages that the kernel kept, and the timers that are overdue, in either order."""
@@ -155,6 +203,7 @@ class Group:
         self.paused -= 1
         self._world.laws.disturbed(self._world.now)
         node.awake = True
+        self._world.laws.parted(self._world.now)
         slept = self._world.now - node.asleep_at
         if slept >= WORTH_TELLING:
             self._world.at_once(node, Slept(slept))
@@ -188,8 +237,9 @@ class Group:
 
     def _tell(self, joined: tuple[NodeId, ...], left: tuple[NodeId, ...], within_s: float) -> None:
         if not self._scenario.own_views:
-            for node_id in left:
-                _discard(self._shared, node_id)
+            left = tuple(node_id for node_id in left if _discard(self._shared, node_id))
+            if not joined and not left:
+                return  # known already
             for node_id in self.living:
                 if node_id not in joined:
                     self._world.at_once(self.nodes[node_id], MembersChanged(joined, left))
@@ -213,16 +263,26 @@ class Group:
         if joined or left:
             self._world.at_once(node, MembersChanged(joined, left))
 
+    def found_dead(self, by: SimNode, dead: NodeId) -> None:
+        """Its host refuses what `by` sends there."""
+        if self._scenario.own_views:
+            self.tell_one(by.id, (), (dead,))
+        elif dead in self._shared:
+            self._tell((), (dead,), 0.0)
+
     def make_views_agree(self) -> None:
         """Whatever was told to some only, or not yet, is known to all."""
         if self._scenario.own_views:
             everybody = tuple(self.living)
             for node in list(self.nodes.values()):
-                gone = tuple(other for other in node.members if other not in self.nodes)
+                gone = tuple(other for other in node.members if other not in self.nodes and other not in self.silent)
                 self.tell_one(node.id, everybody, gone)
 
 
-def _discard(members: list[NodeId], node_id: NodeId) -> None:
+def _discard(members: list[NodeId], node_id: NodeId) -> bool:
+    """Whether it was in there."""
     at = bisect_left(members, node_id)
-    if at < len(members) and members[at] == node_id:
+    found = at < len(members) and members[at] == node_id
+    if found:
         del members[at]
+    return found

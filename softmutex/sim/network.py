@@ -15,8 +15,27 @@ from softmutex.sim.scenario import Scenario
 if TYPE_CHECKING:
     from softmutex.sim.node import SimNode
 
-Cut = Callable[[NodeId, NodeId], bool]  # (from, to) -> is it cut
 Interceptor = Callable[["SimNode", NodeId, Message], bool]  # (from, to, message) -> is it swallowed
+
+
+class Cut:
+    """Between `side` and everybody else. `to_side`, `from_side`: which of the two ways is cut."""
+
+    __slots__ = ("from_side", "side", "to_side")
+
+    def __init__(self, side: frozenset[NodeId], to_side: bool = True, from_side: bool = True) -> None:
+        self.side = side
+        self.to_side = to_side
+        self.from_side = from_side
+
+    def __call__(self, sender: NodeId, to: NodeId) -> bool:
+        """Whether a message is lost to it."""
+        arrives, leaves = to in self.side, sender in self.side
+        return arrives != leaves and (self.to_side if arrives else self.from_side)
+
+    def parts(self, one: NodeId, other: NodeId) -> bool:
+        """Whether there is no way to and fro between them."""
+        return (one in self.side) != (other in self.side)
 
 
 class Network:
@@ -26,6 +45,7 @@ class Network:
         self._random = random
         self._scenario = scenario
         self.cuts: list[Cut] = []
+        self.dead: dict[tuple[NodeId, NodeId], int] = {}  # links, from and to, and how many faults cut them
         self.interceptors: list[Interceptor] = []
         self.slow: dict[NodeId, Duration] = {}  # links of these take so much longer
         self.set(scenario.delay_s, scenario.loss, scenario.duplication, scenario.reordering, scenario.corruption)
@@ -41,7 +61,9 @@ class Network:
         self._refresh()
 
     def _refresh(self) -> None:
-        self.plain = not (self.cuts or self.interceptors or self.slow or self.duplication or self.reordering)
+        self.plain = not (
+            self.cuts or self.dead or self.interceptors or self.slow or self.duplication or self.reordering
+        )
         self.instant = self.plain and not (self.base or self.spread or self.loss)
 
     def cut(self, cut: Cut) -> None:
@@ -52,6 +74,17 @@ class Network:
         if cut in self.cuts:
             self.cuts.remove(cut)
             self._refresh()
+
+    def kill_link(self, sender: NodeId, to: NodeId) -> None:
+        self.dead[sender, to] = self.dead.get((sender, to), 0) + 1
+        self._refresh()
+
+    def mend_link(self, sender: NodeId, to: NodeId) -> None:
+        if self.dead.get((sender, to), 0) > 1:
+            self.dead[sender, to] -= 1
+        else:
+            self.dead.pop((sender, to), None)
+        self._refresh()
 
     def intercept(self, interceptor: Interceptor) -> None:
         if interceptor not in self.interceptors:
@@ -70,18 +103,24 @@ class Network:
     def heal(self) -> None:
         """Back to a network that only takes its time."""
         self.cuts.clear()
+        self.dead.clear()
         self.interceptors.clear()
         self.slow.clear()
         self.set(self._scenario.delay_s, 0.0, 0.0, 0.0, 0.0)
 
     def delays(self, node: SimNode, to: NodeId, message: Message) -> list[Duration]:
         """When the copies of one message arrive, from now; none when it is lost."""
-        random = self._random
-        sender = node.id
         for swallows in tuple(self.interceptors):
             if swallows(node, to, message):
                 return []
-        if any(cut(sender, to) for cut in self.cuts) or (self.loss and random() < self.loss):
+        return self.travel(node.id, to)
+
+    def travel(self, sender: NodeId, to: NodeId) -> list[Duration]:
+        """The same of anything that nobody intercepts."""
+        random = self._random
+        if any(cut(sender, to) for cut in self.cuts) or (self.dead and (sender, to) in self.dead):
+            return []
+        if self.loss and random() < self.loss:
             return []
         copies = 2 if self.duplication and random() < self.duplication else 1
         out = []

@@ -5,9 +5,15 @@ A hundred thousand of these must fit, so they have slots, share what they can, a
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
 from softmutex.core.events import Duration, Event, Fired, Grant, Instant, NodeId, RequestId, TimerName
 from softmutex.core.machine import Algorithm
 from softmutex.sim import trace
+
+if TYPE_CHECKING:
+    from softmutex.sim.roll import Roll
 
 NEVER: Instant = -1
 
@@ -55,7 +61,7 @@ class Clock:
 class Running:
     """A run of A that has not ended yet."""
 
-    __slots__ = ("alarm", "asked", "hop", "node", "overlapped", "request", "rights", "start", "told")
+    __slots__ = ("alarm", "asked", "hop", "lost_at", "node", "overlapped", "request", "rights", "start", "told")
 
     def __init__(self, node: NodeId, asked: Instant, start: Instant, grant: Grant) -> None:
         self.node = node
@@ -67,6 +73,7 @@ class Running:
         self.told = not grant.alone
         self.alarm = "" if grant.alone else "granted"  # why the application was told that it may not be alone
         self.overlapped = False
+        self.lost_at: Instant = NEVER  # when the application was told, while it ran
 
 
 class SimNode:
@@ -86,6 +93,7 @@ class SimNode:
         "machine",
         "members",
         "pending",
+        "roll",
         "timers",
     )
 
@@ -104,3 +112,8 @@ class SimNode:
         self.last_request: RequestId = 0
         self.last_start: Instant = 0
         self.acquired = 0
+        self.roll: Roll | None = None  # from the moment when its machine first asks something of it
+
+    def knows(self, other: NodeId) -> bool:
+        at = bisect_left(self.members, other)
+        return at < len(self.members) and self.members[at] == other

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softmutex.core.events import SECOND, FactKind, NodeId
+from softmutex.core.laws import Law
 from softmutex.sim.checkers import Violation
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.tally import PastRun
@@ -23,6 +24,7 @@ class Result:
     tokens_ns: Mapping[int, int]  # time with so many live tokens
     acquisitions: int
     acquired: Mapping[NodeId, int]  # by node that was there at the end
+    elders: frozenset[NodeId]  # who was there at the beginning
     asked: int
     withdrawn: int
     waits: array[int]  # from request to grant
@@ -40,10 +42,13 @@ class Result:
     facts: Mapping[FactKind, int]
     violations: Sequence[Violation]
     violation_count: int
+    looked: Mapping[Law, int]  # how often each law had something to look at that no fault excused
+    seen: Mapping[str, int]  # what machines did beside messages: timers, facts, losses told
     untold: int  # overlaps of which one side could not be told
     alarms: Mapping[str, int]  # holds that were told that they may not be alone, by reason
     false_alarms: Mapping[str, int]  # of these, those that were alone from the beginning to the end (one slot)
     unserved: int  # requests that still waited at the very end
+    calm_s: float  # how long the calm phase was
     settled_s: float | None  # how long the calm phase took until all was in order
     events: int
     hops: int  # messages with a token's right in them
@@ -53,7 +58,7 @@ class Result:
     @property
     def fairness(self) -> float:
         """Jain's index over the nodes that were there from the beginning to the end."""
-        return jain([count for node, count in self.acquired.items() if node <= self.scenario.nodes])
+        return jain([count for node, count in self.acquired.items() if node in self.elders])
 
     @property
     def busy(self) -> float:

@@ -23,7 +23,7 @@ from softmutex.sim.result import Result
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.spy import Spy, spied_on
 from softmutex.sim.tally import EPOCH
-from softmutex.sim.world import MachineFailed, World
+from softmutex.sim.world import MachineFailed, Storm, World
 
 Progress = Callable[[float], None]  # from 0 to 1
 Sink = Callable[[bytes], None]
@@ -32,6 +32,7 @@ Watch = Callable[[], None]
 
 STEPS = 100  # pauses during a phase, to look at it
 LOOKS = 10_000  # at single nodes for the law of tokens, in all these pauses together
+CALM_BOUNDS = 3  # with `bound_s` the calm phase lasts for so many of it at least: what is late by one is seen
 LATE_ASKERS = 10  # nodes that ask once more when the network has healed: a token that nobody wants may stay lost
 
 
@@ -41,12 +42,18 @@ def simulate(
     sink: Sink | None = None,
     spy: Spy | None = None,
     look: Look | None = None,
+    most_events: int | None = None,
 ) -> Result:
-    """Runs it. `progress` and `look` are called about a hundred times; `sink` gets the numbers of `trace.py`."""
+    """Runs it. `progress` and `look` are called about a hundred times; `sink` gets the numbers of `trace.py`.
+
+    Raises `TooLong` soon after `most_events`.
+    """
     machine = plugins.algorithm(scenario.algorithm)
     make: Callable[[Setup], Algorithm] = machine if spy is None else spied_on(machine, spy)
     laws = scenario.laws if scenario.laws is not None else watched(machine.laws, scenario.weather())
     world = World(scenario, machine, make, laws, sink)
+    if most_events is not None:
+        world.most_events = most_events
 
     def watch() -> None:
         if look is not None:
@@ -66,7 +73,11 @@ def _live(world: World, watch: Watch) -> float | None:
         return _two_phases(world, watch)
     except MachineFailed as failed:
         cause = failed.__cause__
-        text = str(cause) if isinstance(cause, InvariantBreach) else "".join(traceback.format_exception(cause)).strip()
+        text = (
+            str(cause)
+            if isinstance(cause, InvariantBreach | Storm)
+            else "".join(traceback.format_exception(cause)).strip()
+        )
         world.laws.illegal(world.now, failed.node, f"{type(cause).__name__}: {text}")
         world.freeze()
         return None
@@ -102,14 +113,16 @@ def _two_phases(world: World, watch: Watch) -> float | None:
 def _settle(world: World, start: Instant, patience: Duration, watch: Watch) -> float | None:
     """How long it took until all was in order, and stayed so for a while; None when it did not get there."""
     step = max(1, patience // STEPS)
+    least = 0 if world.scenario.bound_s is None else round(CALM_BOUNDS * world.scenario.bound_s * SECOND)
     since = None
     for at in range(start + step, start + patience + 1, step):
         _step(world, at, watch)
+        world.laws.audit()
         if not world.laws.at_rest():
             since = None
         elif since is None:
             since = at
-        elif at - since >= 5 * step:
+        elif at - since >= 5 * step and at - start >= least:
             break
     world.laws.verdict()
     return None if since is None else to_seconds(since - start)
@@ -129,6 +142,7 @@ def _result(world: World, settled_s: float | None, wall_s: float) -> Result:
         tokens_ns=tally.time_with,
         acquisitions=len(tally.waits),
         acquired=world.acquired,
+        elders=world.group.elders,
         asked=tally.counts.asked,
         withdrawn=tally.counts.withdrawn,
         waits=tally.waits,
@@ -146,10 +160,13 @@ def _result(world: World, settled_s: float | None, wall_s: float) -> Result:
         facts=dict(world.facts),
         violations=world.laws.violations,
         violation_count=world.laws.count,
+        looked=dict(world.laws.looked),
+        seen=dict(world.seen),
         untold=world.laws.untold,
         alarms=world.laws.alarms,
         false_alarms=world.laws.false_alarms,
         unserved=sum(len(node.pending) for node in world.nodes.values()),
+        calm_s=max(0.0, to_seconds(world.now - EPOCH) - scenario.duration_s),
         settled_s=settled_s,
         events=world.events,
         hops=world.measured_sent.get(tally.carrier, 0),

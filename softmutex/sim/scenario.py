@@ -21,8 +21,10 @@ from softmutex.core.machine import Algorithm, Setup, WhenIsolated
 from softmutex.core.timing import Pace, Timing
 from softmutex.sim.faults import Fault, Partition, fault_from_json, fault_to_json
 
-DEMANDS = ("saturated", "periodic", "periodic:SECONDS", "poisson:RATE", "none")
-HOLDS = ("fixed", "exponential", "uniform:LOW:HIGH")
+DEMANDS = ("saturated", "bursts:LENGTH:GAP", "periodic", "periodic:SECONDS", "poisson:RATE", "none")
+HOLDS = ("fixed", "fixed:SECONDS", "exponential", "uniform:LOW:HIGH")
+IDS = ("ascending", "random")
+ON_LOST = ("continue", "cancel")
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,10 @@ class Scenario:
 
     # who wants the resource, for how long
     demand: str = "saturated"
-    hold: str = "fixed"  # how long A really takes: fixed (at op_s), exponential (mean op_s), uniform:LOW:HIGH
+    hold: str = "fixed"  # how long A really takes: fixed (at op_s), fixed:SECONDS, exponential (mean op_s), uniform:...
     patience_s: float | None = None  # a request that waited for so long is withdrawn
     changes_mind: float = 0.0  # share of requests that are withdrawn at a random moment of the first `op_s`
+    on_lost: str = "continue"  # what A does when it is told that it may not be alone; cancel: it ends at once
 
     # the network; all zero: messages arrive at once and in order, as in the papers
     delay_s: float = 0.0
@@ -63,12 +66,18 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     detection_s: float = 3.0  # from a death to the moment when the membership tells of it
     own_views: bool = False  # each node hears of changes at its own moment, up to twice `detection_s`
+    known: float = 1.0  # share of the group that a node knows when it begins, one other at the least (own_views)
+    late_s: float = 0.0  # by when it knows the rest, and they know it (own_views)
+    ids: str = "ascending"  # in the order of joining, or random: then a newcomer may have any place among the others
 
     founders: int = 1  # how many believe at the start that they make the first token
     settle_s: float = 0.0
     grace_s: float = 30.0  # how long after the last disturbance its consequences may begin
+    bound_s: float | None = None  # the laws of `bounds.py`, where no fault excuses anything that comes later than this
     slots: int = 1
+    place: int = 0  # what the mutex's name comes to: whoever is chosen by it is another one with another number
     when_isolated: WhenIsolated = "wait"
+    isolated_timeout_s: float | None = 600.0  # who is silent for so long no longer counts
     options: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's own switches
     laws: tuple[str, ...] | None = None  # what checkers hold the run to; None: what the algorithm claims
     bucket_s: float = 500.0  # width of the histogram of intervals
@@ -80,20 +89,32 @@ class Scenario:
 
     def _complaints(self) -> list[str]:
         wrong = []
+        if self.nodes > 1 << 20 and self.ids == "random":
+            wrong.append(f"{self.nodes} nodes are too many for random ids: leave `ids` out")
+        for name, value, known in (("ids", self.ids, IDS), ("on_lost", self.on_lost, ON_LOST)):
+            if value not in known:
+                wrong.append(f"{name} is {value!r}: give one of {', '.join(known)}")
+        if (self.known < 1 or self.late_s) and not self.own_views:
+            wrong.append("known and late_s say how views differ: they need own_views")
         if self.nodes < 2:
             wrong.append(f"{self.nodes} nodes cannot exclude one another: give at least 2")
         wrong += [
             f"{_flag(name)} is {value:g}: give a number of seconds above 0"
-            for name, value in (("duration_s", self.duration_s), ("op_s", self.op_s), ("patience_s", self.patience_s))
+            for name, value in (
+                ("duration_s", self.duration_s),
+                ("op_s", self.op_s),
+                ("patience_s", self.patience_s),
+                ("bound_s", self.bound_s),
+            )
             if value is not None and (not _finite(value) or value <= 0)
         ]
-        for name in ("delay_s", "settle_s", "detection_s", "skip_s", "min_interval_s", "max_interval_s"):
+        for name in ("delay_s", "settle_s", "detection_s", "late_s", "skip_s", "min_interval_s", "max_interval_s"):
             value = getattr(self, name)
             if value is not None and (not _finite(value) or value < 0):
                 wrong.append(f"{_flag(name)} is {value:g}: give a number of seconds, 0 or above")
         wrong += [
             f"{_flag(name)} is {getattr(self, name):g}: give a share from 0 to 1 (1 % is 0.01)"
-            for name in ("loss", "duplication", "reordering", "corruption", "jitter", "changes_mind")
+            for name in ("loss", "duplication", "reordering", "corruption", "jitter", "changes_mind", "known")
             if not 0 <= getattr(self, name) <= 1
         ]
         if self.skip_s is not None and self.skip_s > self.op_s:
@@ -119,6 +140,8 @@ class Scenario:
         if not self.own_views and any(isinstance(fault, Partition) and fault.seen_after_s for fault in self.faults):
             wrong.append("a partition that the memberships see needs own_views")
         wrong += _demand_complaints(self.demand) + _hold_complaints(self.hold)
+        if self.hold in ("fixed:0", "fixed:0.0") and self.demand.startswith(("saturated", "bursts")):
+            wrong.append("who asks again after no time, for no time, never gets on: give poisson:RATE or a longer hold")
         return wrong + [complaint for fault in self.faults for complaint in fault.complaints()]
 
     @property
@@ -147,7 +170,7 @@ class Scenario:
     def setup(self, rng: Rng) -> Setup:
         """What all machines are told alike; `me` and `members` are nobody's yet."""
         timing, options = self.timing(), dict(self.options)
-        return Setup(NOBODY, (), rng, timing, options, self.slots, self.when_isolated, instant=self.instant)
+        return Setup(NOBODY, (), rng, timing, options, self.slots, self.when_isolated, self.place, self.instant)
 
     def weather(self) -> Weather:
         """All that goes wrong in this run."""
@@ -224,12 +247,17 @@ def _demand_complaints(demand: str) -> list[str]:
         return []
     if kind == "poisson" and _positive(number):
         return []
+    length, _, gap = number.partition(":")
+    if kind == "bursts" and _positive(length) and _positive(gap):
+        return []
     return [f"demand {demand!r} is not one of {', '.join(DEMANDS)} (RATE: requests a second of the whole group)"]
 
 
 def _hold_complaints(hold: str) -> list[str]:
     kind, *numbers = hold.split(":")
     if kind in ("fixed", "exponential") and not numbers:
+        return []
+    if kind == "fixed" and len(numbers) == 1 and (_positive(numbers[0]) or numbers[0] in ("0", "0.0")):
         return []
     if (
         kind == "uniform"

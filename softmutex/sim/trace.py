@@ -26,7 +26,7 @@ from softmutex.core.wire import number_of
 CHUNK = 1 << 14
 MASK = (1 << 64) - 1
 # What an event is. Messages follow: 16 + their number on the wire, or 255 and a CRC-32 for those that have none.
-FIRED, REQUESTED, WITHDRAWN, RELEASED, STARTED, MEMBERS, LEAVING, SLEPT = range(8)
+FIRED, REQUESTED, WITHDRAWN, RELEASED, STARTED, MEMBERS, LEAVING, SLEPT, SILENCED, REACH, RETURNED = range(11)
 MESSAGES, NAMELESS = 16, 255
 
 

@@ -14,7 +14,21 @@ from softmutex.core.chance import exponential
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import SECOND, Duration, NodeId, Right, Token
 from softmutex.core.messages import HANDOVER, Ask, Commit, Done, Offer, Void, name_of
-from softmutex.sim.faults import Churn, Clocks, Clog, Fault, Kill, Partition, Pause, Replay, TokenLoss
+from softmutex.sim.faults import (
+    Batch,
+    Churn,
+    Clocks,
+    Clog,
+    DeadLink,
+    Fault,
+    Kill,
+    Lives,
+    Partition,
+    Pause,
+    Replay,
+    TokenLoss,
+)
+from softmutex.sim.network import Cut
 
 if TYPE_CHECKING:
     from softmutex.sim.node import SimNode
@@ -35,6 +49,7 @@ def heal(world: World) -> None:
     world.network.heal()
     for node in list(world.nodes.values()):
         world.group.resume(node)
+    world.laws.parted(world.now)
     world.group.make_views_agree()
 
 
@@ -129,7 +144,7 @@ def _kill(world: World, fault: Kill) -> None:
         if not nodes or len(world.nodes) - len(nodes) < 2:
             return False
         for node in nodes:
-            world.group.kill(node)
+            world.group.kill(node, fault.silent)
             if fault.restart_s is not None:
                 world.after(round(fault.restart_s * SECOND), world.group.join)
         return True
@@ -179,22 +194,53 @@ def _churn(world: World, fault: Churn) -> None:
     world.after(exponential(world.rng, gap), one_goes_one_comes)
 
 
+def _batch(world: World, fault: Batch) -> None:
+    def come() -> None:
+        if world.rough:
+            newcomers = [world.group.join() for _ in range(fault.count)]
+            for node in newcomers if fault.wants else ():
+                if not node.pending:
+                    world.ask(node)
+
+    world.after(round(fault.at_s * SECOND), come)
+
+
+def _lives(world: World, fault: Lives) -> None:
+    every, life = round(fault.every_s * SECOND), round(fault.life_s * SECOND)
+
+    def begin() -> None:
+        if not world.rough:
+            return
+        node = world.group.join()
+        if fault.wants and not node.pending:
+            world.ask(node)
+        world.after(life, end, node)
+        world.after(every, begin)
+
+    def end(node: SimNode) -> None:
+        if node.id in world.nodes and not node.leaving:
+            world.group.leave(node)
+
+    world.after(every, begin)
+
+
 def _clocks(world: World, fault: Clocks) -> None:
     stride = max(1, round(1 / fault.share))
-    for node in list(world.nodes.values()):
-        if node.id % stride == 0:
+    for number, node in enumerate(list(world.nodes.values()), 1):
+        if number % stride == 0:
             offset = round((2 * world.chance() - 1) * fault.offset_s * SECOND)
             world.group.set_clock(node, offset, fault.rate)
     if fault.rate != 1.0:
         world.laws.always_disturbed()
     if fault.jump_s:
-        world.after(round(fault.at_s * SECOND), _jump, world, stride, round(fault.jump_s * SECOND), fault.rate)
+        chosen = [node for number, node in enumerate(world.nodes.values(), 1) if number % stride == 0]
+        world.after(round(fault.at_s * SECOND), _jump, world, chosen, round(fault.jump_s * SECOND), fault.rate)
 
 
-def _jump(world: World, stride: int, by: Duration, rate: float) -> None:
+def _jump(world: World, nodes: Sequence[SimNode], by: Duration, rate: float) -> None:
     world.laws.disturbed(world.now)
-    for node in list(world.nodes.values()):
-        if node.id % stride == 0:
+    for node in nodes:
+        if node.id in world.nodes:
             shown = world.now if node.clock is None else node.clock.shows(world.now)
             world.group.set_clock(node, shown + by - world.now, rate)
 
@@ -212,24 +258,24 @@ def _divide(world: World, fault: Partition) -> None:
     if not world.rough:
         return
     side = _choose_side(world, fault)
-
-    def cut(sender: NodeId, to: NodeId) -> bool:
-        if fault.one_way:
-            return to in side and sender not in side
-        return (to in side) != (sender in side)
+    cut = Cut(side, to_side=not (fault.one_way and fault.mute), from_side=not fault.one_way or fault.mute)
 
     def see() -> None:
         if cut in world.network.cuts:
             _look(world, side, apart=True)
 
     def mend() -> None:
+        if cut not in world.network.cuts:
+            return  # all was healed meanwhile
         world.network.mend(cut)
         world.laws.disturbed(world.now)
+        world.laws.parted(world.now)
         if fault.seen_after_s is not None:
             _look(world, side, apart=False)
 
     world.laws.disturbed(world.now)
     world.network.cut(cut)
+    world.laws.parted(world.now, fault.seen_after_s is not None)
     length = fault.end_s - fault.start_s
     world.after(round(length * SECOND), mend)
     if fault.seen_after_s is not None and fault.seen_after_s < length:
@@ -255,6 +301,30 @@ def _look(world: World, side: frozenset[NodeId], apart: bool) -> None:
         for node_id in mine:
             joined, left = ((), others) if apart else (others, ())
             world.group.tell_one(node_id, joined, left)
+
+
+def _dead_link(world: World, fault: DeadLink) -> None:
+    def die() -> None:
+        ends = _choose_ends(world, fault.target)
+        if not world.rough or len(ends) < 2:
+            return
+        one, other = (node.id for node in ends)
+
+        for link in [(one, other)] if fault.one_way else [(one, other), (other, one)]:
+            world.network.kill_link(*link)
+            world.after(round((fault.end_s - fault.start_s) * SECOND), world.network.mend_link, *link)
+
+    world.after(round(fault.start_s * SECOND), die)
+
+
+def _choose_ends(world: World, target: str) -> list[SimNode]:
+    ends = victims(world, target)[:1]
+    if target == "waiter":
+        ends += [node for node in victims(world, "holder") if node not in ends]
+    others = [node for node in world.nodes.values() if node not in ends]
+    if len(ends) == 1 and others:
+        ends.append(others[int(world.chance() * len(others))])
+    return ends
 
 
 def _clog(world: World, fault: Clog) -> None:
@@ -287,8 +357,11 @@ _START: dict[type[Fault], Callable[..., object]] = {
     Kill: _kill,
     Pause: _pause,
     Partition: _partition,
+    DeadLink: _dead_link,
     Clog: _clog,
     Replay: _replay,
     Churn: _churn,
+    Batch: _batch,
+    Lives: _lives,
     Clocks: _clocks,
 }

@@ -16,6 +16,8 @@ W3  Machines draw from one generator, the world (network, demand, faults) from a
 from __future__ import annotations
 
 import random
+import sys
+from bisect import insort
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
@@ -23,6 +25,7 @@ from typing import Any
 
 from softmutex.core.events import (
     SECOND,
+    CallRoll,
     CancelTimer,
     Depart,
     Duration,
@@ -37,28 +40,43 @@ from softmutex.core.events import (
     MembersChanged,
     NodeId,
     Note,
+    Overlapped,
+    Reach,
     Received,
     Released,
     Requested,
     RequestId,
+    Returned,
     Send,
     SetTimer,
+    Silenced,
     Slept,
     Started,
+    Suspect,
+    TimerName,
     Withdrawn,
 )
 from softmutex.core.laws import Law
 from softmutex.core.machine import Algorithm, Setup
 from softmutex.core.messages import Message
 from softmutex.sim import demand, trace
+from softmutex.sim.bounds import Bounds
 from softmutex.sim.checkers import Laws
-from softmutex.sim.group import Group
+from softmutex.sim.group import Population
 from softmutex.sim.network import Network
 from softmutex.sim.node import NEVER, Running, SimNode, Timer
+from softmutex.sim.roll import Roll
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.tally import EPOCH, Tally
 
+TO_CANCEL = SECOND // 1000  # how long an application takes to end A when it is told
+STORM = 5_000  # messages and timers on their way, for each node: more than that never ends
+
 new = tuple.__new__  # a tuple with names, without the detour over them
+
+
+def kind_of(name: TimerName) -> str:
+    return name if isinstance(name, str) else name[0]
 
 
 class MachineFailed(Exception):
@@ -67,6 +85,14 @@ class MachineFailed(Exception):
     def __init__(self, node: NodeId) -> None:
         super().__init__(node)
         self.node = node
+
+
+class Storm(Exception):
+    """Messages breed messages."""
+
+
+class TooLong(Exception):
+    """A run of more events than its caller has time for."""
 
 
 class World:
@@ -89,21 +115,28 @@ class World:
         self.algorithm = algorithm
         self.tally = Tally(algorithm.passing(setup), scenario.keep_holds)
         self.network = Network(scenario, self.chance)
-        self.group = Group(self, make, setup)
+        self.group = Population(self, make, setup)
         self.nodes = self.group.nodes
         self.running: list[Running] = []
         self.sent: dict[type, int] = defaultdict(int)
         self.facts: dict[FactKind, int] = dict.fromkeys(FactKind, 0)
+        self.seen: dict[str, int] = defaultdict(int)  # what machines did, beside messages: timers, facts, losses
         self.events = 0
-        self.laws = Laws(self, laws)
+        self.most_events = sys.maxsize
+        self._bounded = scenario.bound_s is not None
+        self.laws = Bounds(self, laws) if self._bounded else Laws(self, laws)
         self.measured_sent: dict[type, int] = {}
         self.acquired: dict[NodeId, int] = {}
         self.rough = True  # the first phase: demand and faults go on
+        self.wanted = True  # between two bursts of demand nobody asks
         self._hold_length = demand.hold_length(scenario.hold, scenario.op_s, self.rng)
-        self._always = self._hold_length() if scenario.hold == "fixed" else 0
+        self._always = self._hold_length() if scenario.hold.startswith("fixed") else 0
+        self._cancels = scenario.on_lost == "cancel"
+        self._strangers = scenario.known < 1 or scenario.late_s > 0
         self._ordered = Law.ORDER in laws
-        self._saturated = scenario.demand == "saturated"
+        self._saturated = scenario.demand.startswith(("saturated", "bursts"))
         self._fickle = bool(scenario.changes_mind) or scenario.patience_s is not None
+        self._storm = STORM * scenario.nodes if self._bounded else sys.maxsize
         self._heap: list[tuple[Instant, int, SimNode | None, Any]] = []
         self._ready: deque[tuple[SimNode, Event]] = deque()
         self._order = 0
@@ -142,7 +175,7 @@ class World:
     def _turn(self) -> None:
         """Event after event, until `_halt`. The hot loop of everything: what is spelled out here is so for speed."""
         heap, ready, recorder = self._heap, self._ready, self.recorder
-        words, received, perform = recorder.words, recorder.received, self._perform
+        words, received, perform, strangers = recorder.words, recorder.received, self._perform, self._strangers
         at = self.now
         event: Any
         while True:
@@ -163,15 +196,23 @@ class World:
                     timer = event
                     if timer.queued != at or not self._is_due(node, timer, at):
                         continue
-                    event = timer.fired or timer.fire()
+                    event = timer.fired or self._fire(timer)
                     words += (at, node.id << 36, timer.code)
                 if len(words) > trace.CHUNK:
                     recorder.flush()
+                    if self.events > self.most_events:
+                        raise TooLong(f"{self.events} events, and it is not over")
+                    if len(heap) > self._storm:
+                        raise MachineFailed(node.id) from Storm(f"{len(heap)} messages and timers are on their way")
             if kind is Received:
                 if not node.awake:
                     self.group.set_aside(node, event)
                     continue
                 received(at, node.id, event[0], event[1])
+                if strangers:
+                    self._meet(node, event[0])
+                if node.roll is not None:
+                    node.roll.heard(event[0])
             elif kind is not Timer and not self._admit(node, event, at):
                 continue
             clock = node.clock
@@ -182,6 +223,28 @@ class World:
             self.events += 1
             if effects:
                 perform(node, effects, at)
+
+    def _fire(self, timer: Timer) -> Fired:
+        """For the first time."""
+        self.seen[f"timer {kind_of(timer.name)}"] += 1
+        return timer.fire()
+
+    def _meet(self, node: SimNode, sender: NodeId) -> None:
+        """A frame from somebody who is not known yet: it is a member before the machine hears what it says."""
+        if not node.knows(sender) and sender in self.nodes:
+            insort(node.members, sender)
+            self._handle(node, MembersChanged((sender,), ()))
+
+    def _handle(self, node: SimNode, event: Event) -> None:
+        """Now, before whatever else happens at this instant."""
+        at, clock = self.now, node.clock
+        if self._admit(node, event, at):
+            try:
+                effects = node.machine.handle(event, at if clock is None else clock.shows(at))
+            except Exception as error:
+                raise MachineFailed(node.id) from error
+            self.events += 1
+            self._perform(node, effects, at)
 
     def _is_due(self, node: SimNode, timer: Timer, at: Instant) -> bool:
         """Whether this entry of the heap is the timer's live one, and its time has come (W2)."""
@@ -219,6 +282,8 @@ class World:
         if isinstance(event, Requested):
             words += (at, who | trace.REQUESTED, event.request)
         elif isinstance(event, Released):
+            if event.request not in node.holds:
+                return False  # it ended early
             words += (at, who | trace.RELEASED, event.request)
             self._finish(node, event.request, at)
         elif isinstance(event, Withdrawn):
@@ -227,17 +292,27 @@ class World:
             words += (at, who | trace.WITHDRAWN, event.request)
             del node.pending[event.request]
             self.tally.withdrew(at, self.sent)
+            if self._bounded:
+                self.laws.withdrew(at, node)
             if self._saturated:
                 demand.again(self, node)
         elif isinstance(event, MembersChanged):
             joined, left = event
             words += (at, who | trace.MEMBERS, len(joined), *joined, len(left), *left)
+            if node.roll is not None:
+                node.roll.left(left)
         elif isinstance(event, Started):
             words += (at, who | trace.STARTED, int(event.founder))
         elif isinstance(event, Leaving):
             words += (at, who | trace.LEAVING)
         elif isinstance(event, Slept):
             words += (at, who | trace.SLEPT, event.span)
+        elif isinstance(event, Silenced):
+            words += (at, who | trace.SILENCED, event.node)
+        elif isinstance(event, Returned):
+            words += (at, who | trace.RETURNED, event.node)
+        elif isinstance(event, Reach):
+            words += (at, who | trace.REACH, event.level)
         elif isinstance(event, Fired):
             if not self._is_overdue(node, event):
                 return False
@@ -260,12 +335,20 @@ class World:
                 self._grant(node, effect, at)
             elif type(effect) is Note:
                 self.facts[effect.kind] += 1
+                self.seen[f"fact {effect.kind}"] += 1
                 self.tally.noted(effect, at)
                 self.laws.noted(at, node, effect)
             elif type(effect) is Lose:
                 self._lose(node, effect, at)
             elif type(effect) is Depart:
                 self.group.departed(node)
+            elif type(effect) is Suspect:
+                self._roll_of(node).suspect(effect.node)
+            elif type(effect) is CallRoll:
+                self._roll_of(node).call(effect.wide)
+            elif type(effect) is Overlapped:
+                self.seen["overlap reported"] += 1
+                self.laws.reported(at, node, effect)
             else:
                 self.laws.illegal(at, node.id, f"answered with {effect!r}, which is no effect")
 
@@ -294,6 +377,9 @@ class World:
     def _carry(self, node: SimNode, to: NodeId, message: Message, at: Instant) -> None:
         """Over a network that does worse than take its time and lose something."""
         target = self.nodes.get(to)
+        if node.roll is not None and (way := node.roll.way_to(to)):
+            self._carry_by(node, node.roll, way, to, message, at)
+            return
         delays = self.network.delays(node, to, message)
         if target is None or not delays:
             self.tally.dropped(message, at)
@@ -310,6 +396,21 @@ class World:
         target = self.nodes.get(to)
         if target is not None:
             self._ready.append((target, Received(sender, message)))
+
+    def _roll_of(self, node: SimNode) -> Roll:
+        if node.roll is None:
+            node.roll = Roll(self, node)
+        return node.roll
+
+    def _carry_by(self, node: SimNode, roll: Roll, way: NodeId, to: NodeId, message: Message, at: Instant) -> None:
+        """In a `Relay`, for the direct link is dead. Who gets it answers by the same way."""
+        target, took = self.nodes.get(to), roll.travel([way, to], message)
+        if target is None or took is None:
+            self.tally.dropped(message, at)
+            return
+        self._order += 1
+        heappush(self._heap, (at + took, self._order, target, Received(node.id, message)))
+        self._roll_of(target).came_by(node.id, way)
 
     def _set_timer(self, node: SimNode, effect: SetTimer, at: Instant) -> None:
         name, when = effect
@@ -341,7 +442,7 @@ class World:
             return
         running = Running(node.id, asked, at, grant)
         self.tally.granted(node, running)
-        if self.running or self._ordered:
+        if self.running or self._ordered or self._bounded:
             self.laws.granted(at, running, self.running)
         node.holds[request] = running
         self.running.append(running)
@@ -366,6 +467,13 @@ class World:
         else:
             running.told = True
             running.alarm = running.alarm or lose.reason.value
+            if running.lost_at == NEVER:
+                running.lost_at = at
+                self.seen[f"lost: {lose.reason.value}"] += 1
+                self.laws.lost(at, running)
+            if self._cancels:
+                self._order += 1
+                heappush(self._heap, (at + TO_CANCEL, self._order, node, new(Released, (lose.request, b""))))
 
     # --- the application ---------------------------------------------------------------------------------------------
 
@@ -375,6 +483,8 @@ class World:
         node.pending[request] = self.now
         self.tally.asked(self.now, self.sent)
         self._ready.append((node, new(Requested, (request,))))
+        if self._bounded:
+            self.laws.asked(self.now, node)
         if self._fickle:
             self._change_mind(node, request)
 

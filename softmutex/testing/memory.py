@@ -80,6 +80,7 @@ class MemoryNetwork:
         self._members: dict[str, Member] = {}
         self._watching: dict[MemoryMembership, None] = {}
         self._cuts: set[tuple[str, str]] = set()
+        self._off: set[str] = set()
         self._lock = threading.RLock()  # the nodes may live on several loops in several threads
 
     @classmethod
@@ -129,11 +130,18 @@ class MemoryNetwork:
             self._cuts.clear()
 
     def crash(self, address: str) -> None:
-        """As `kill -9`: whoever is there neither sends nor receives any more, and says no farewell."""
+        """As `kill -9`: whoever is there neither sends nor receives any more, and says no farewell. Its host goes on,
+        and refuses what is sent to it."""
         with self._lock:
             if transport := self._places.pop(address, None):
                 transport.crashed = True
             self._withdraw(address)
+
+    def switch_off(self, address: str) -> None:
+        """As a power cut: from there comes nothing more, not even a refusal."""
+        with self._lock:
+            self._off.add(address)
+        self.crash(address)
 
     # --- what transports and memberships call -----------------------------------------------------------------------
 
@@ -144,6 +152,8 @@ class MemoryNetwork:
             receiver = self._places.get(to)
             if receiver is None or sender.crashed or (sender.address, to) in self._cuts:
                 sender.count("send_unreachable")
+                if receiver is None and not self._is_silent(sender, to):
+                    sender.hand_in(Datagram(to, b""), 2 * self._draw_delay(), sender)
                 return
             if self._happens(self.loss):
                 sender.count("lost")
@@ -152,6 +162,12 @@ class MemoryNetwork:
             delays = [self._draw_delay() for _ in range(copies)]
         for delay in delays:
             receiver.hand_in(Datagram(sender.address, payload), delay, sender)
+
+    def _is_silent(self, sender: MemoryTransport, to: str) -> bool:
+        """Where nobody listens: whether nobody says so either."""
+        here = sender.address
+        is_cut = (here, to) in self._cuts or (to, here) in self._cuts
+        return sender.crashed or is_cut or to in self._off or self._happens(self.loss)
 
     def _happens(self, probability: float) -> bool:
         return probability > 0 and self._random.random() < probability
@@ -163,6 +179,7 @@ class MemoryNetwork:
 
     def _enter(self, transport: MemoryTransport) -> None:
         with self._lock:
+            self._off.discard(transport.address)
             if transport.address in self._places:
                 raise CannotOpen(f"memory://: the address {transport.address!r} is taken. Give each node its own.")
             self._places[transport.address] = transport
@@ -191,7 +208,7 @@ class MemoryTransport:
     """One place in a `MemoryNetwork`. By URL: `memory://name?seed=&loss=&delay=&jitter=&duplicate=&address=`."""
 
     max_datagram = MAX_DATAGRAM
-    on_this_host = True  # T7: in this very process
+    on_this_host = True  # T8: in this very process
 
     def __init__(self, network: MemoryNetwork, address: str) -> None:
         self.crashed = False
@@ -202,7 +219,9 @@ class MemoryTransport:
         self._closed = False
         self._on_the_way: dict[int, asyncio.TimerHandle] = {}
         self._numbers = itertools.count()
-        self._counts = dict.fromkeys(["sent", "received", "lost", "send_unreachable", "send_failed"], 0)
+        self._counts = dict.fromkeys(
+            ["sent", "received", "refused", "lost", "empty", "send_unreachable", "send_failed"], 0
+        )
 
     @classmethod
     def from_url(cls, url: str) -> Self:
@@ -226,6 +245,9 @@ class MemoryTransport:
             raise ValueError(f"a datagram of {len(payload)} bytes is over the {MAX_DATAGRAM} of this network")
         if self._loop is None or self._closed:
             self.count("send_failed")
+            return
+        if not payload:  # nothing to carry, and it would look like a refusal where it arrives
+            self.count("empty")
             return
         self.count("sent")
         self._network._carry(self, address, bytes(payload))
@@ -269,7 +291,7 @@ class MemoryTransport:
         if number is not None:
             del self._on_the_way[number]
         if not self.crashed and not self._closed:
-            self.count("received")
+            self.count("received" if datagram.payload else "refused")
             self._mailbox.put(datagram)
 
 
@@ -277,7 +299,7 @@ class MemoryMembership:
     """Who joined a `MemoryNetwork`. By URL: `memory://name`. Partitions do not touch it: it is only a hint."""
 
     complete = True  # M7
-    on_this_host = True  # M8
+    on_this_host = True  # M9
 
     def __init__(self, network: MemoryNetwork) -> None:
         self._network = network

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,10 @@ from softmutex.testing.contracts.checks import eventually
 class Zone(dict[str, list[str]]):
     """What the name server says today."""
 
+    slow: Callable[[str], object] = staticmethod(lambda host: None)
+
     def __call__(self, host: str, port: int, *_: Any, **options: Any) -> Any:
+        self.slow(host)
         if host not in self:
             raise socket.gaierror(socket.EAI_NONAME, "no such name")
         return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (address, port)) for address in self[host]]
@@ -97,16 +101,18 @@ async def test_where_the_own_address_is_a_url_all_are_and_names_are_left_to_the_
     membership = static("ftp.test:9431", "192.0.2.1:9431", "192.0.2.2:9431", "http://192.0.2.3")
     await membership.join(Member("https://192.0.2.2:9431"))
     assert await shown(membership) == ["https://ftp.test:9431", "https://192.0.2.1:9431", "http://192.0.2.3"]
-    assert membership.complete and membership.statistics()["lookups"] == 0
+    assert not membership.pending and membership.statistics()["lookups"] == 0
 
 
-async def test_a_list_of_which_no_name_is_known_is_not_complete_and_told_once(
+async def test_a_list_of_which_no_name_is_known_says_so_and_it_is_told_once(
     static: Static, zone: Zone, caplog: pytest.LogCaptureFixture
 ) -> None:
     membership = static("nohost.test:9431")
     assert await shown(membership) == []
+    assert (membership.pending, membership.unresolved) == (("nohost.test:9431",), ())
+    assert await shown(membership) == []  # and nothing is pending any more
+    assert (membership.pending, membership.unresolved) == ((), ("nohost.test:9431",))
     await eventually(lambda: membership.statistics()["lookups_failed"] >= 3, "nobody asks again")
-    assert not membership.complete
     assert [record.getMessage() for record in caplog.records] == [
         "no name of static://nohost.test:9431 can be resolved; this node is alone until it can. "
         "Does `getent hosts` know the name?"
@@ -114,7 +120,31 @@ async def test_a_list_of_which_no_name_is_known_is_not_complete_and_told_once(
     zone["nohost.test"] = ["192.0.2.10"]
     assert await shown(membership) == ["192.0.2.10:9431"]
     await eventually(lambda: len(caplog.records) == 2, "nobody tells that all is well")
-    assert membership.complete and "can be resolved now" in caplog.messages[1]
+    assert not membership.unresolved
+    assert "can be resolved now" in caplog.messages[1]
+
+
+async def test_names_are_pending_until_each_was_looked_up_and_the_others_are_shown_meanwhile(
+    static: Static, zone: Zone
+) -> None:
+    zone |= {"quick.test": ["192.0.2.10"], "slow.test": ["192.0.2.11"]}
+    hurry = threading.Event()
+    zone.slow = lambda host: host == "slow.test" and hurry.wait(10)
+    membership = static("slow.test:9431", "quick.test:9431")
+    assert await shown(membership) == []
+    assert membership.pending == ("slow.test:9431", "quick.test:9431")
+    assert await shown(membership) == ["192.0.2.10:9431"]
+    assert membership.pending == ("slow.test:9431",)
+    hurry.set()
+    assert await shown(membership) == ["192.0.2.11:9431", "192.0.2.10:9431"]
+    assert membership.pending == ()
+
+
+async def test_people_are_told_of_an_entry_as_they_wrote_it(static: Static, zone: Zone) -> None:
+    zone["ftp.test"] = ["192.0.2.10"]
+    membership = static("ftp.test:9431")
+    await membership.watch()
+    assert [member.label for member in await membership.watch()] == ["ftp.test:9431"]
 
 
 @pytest.mark.parametrize(

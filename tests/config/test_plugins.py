@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 
 import pytest
 
 from softmutex import ConfigError, plugins
+from softmutex.core.algorithms.sandwich import Sandwich
 from softmutex.plugins import Role
 from softmutex.testing import MemoryNetwork
 
@@ -47,6 +49,57 @@ def test_a_plug_in_whose_import_fails_says_what_is_missing(monkeypatch: pytest.M
         plugins.load(Role.OBSERVER, "broken")
     assert isinstance(raised.value.__cause__, ImportError)
     plugins.load.cache_clear()
+
+
+# --- algorithms ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """As if other packages had registered these algorithms, too."""
+
+    def forget() -> None:
+        plugins.load.cache_clear()
+        plugins.load_all_algorithms.cache_clear()
+
+    def beside(**entries: str) -> None:
+        others = {name: EntryPoint(name, value, Role.ALGORITHM.group) for name, value in entries.items()}
+        known = {**plugins.installed(Role.ALGORITHM), **others}
+        monkeypatch.setattr(plugins, "installed", lambda role: known)
+        forget()
+
+    yield beside
+    forget()
+
+
+def test_an_algorithm_is_a_class_derived_from_algorithm():
+    for nothing in (object, Sandwich.__new__, 7):
+        with pytest.raises(
+            ConfigError, match=r"is no algorithm\. Name one of adaptive, .*or give a class derived from"
+        ):
+            plugins.algorithm(nothing)  # type: ignore[arg-type]
+    assert plugins.algorithm(Sandwich) is Sandwich
+
+
+def test_an_algorithm_is_registered_under_the_name_that_it_has(install: Callable[..., None]):
+    install(open="softmutex.core.algorithms.sandwich:Sandwich")
+    with pytest.raises(ConfigError, match=r"'open' is a class that calls itself 'sandwich'. Register it under its own"):
+        plugins.algorithm("open")
+
+
+def test_an_algorithm_that_is_broken_does_not_hide_the_others_and_is_named(
+    install: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    install(absent="no_such_package:Thing", strange="softmutex.urls:Url")
+    asked: list[str] = []
+    true_one = plugins.algorithm
+    monkeypatch.setattr(plugins, "algorithm", lambda name: (asked.append(name), true_one(name)))
+    for _ in range(2):
+        plugins.load_all_algorithms()
+    assert asked == list(plugins.installed(Role.ALGORITHM))  # once
+    assert "the algorithm 'absent' is installed and cannot be used" in caplog.text
+    assert "the algorithm 'strange' is installed and cannot be used" in caplog.text
+    assert len(caplog.records) == 2
 
 
 def test_a_membership_on_redis_without_its_client_is_refused_before_the_node_opens(monkeypatch: pytest.MonkeyPatch):

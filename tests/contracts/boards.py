@@ -124,7 +124,9 @@ class BoardContract(MembershipContract):
             assert not one.complete
             await one.join(ONE)
             assert not one.complete, "others may be about to write again"
+            assert one.pending[0].startswith("the list of ")
             await until(lambda: one.complete, "it is alone", 15.0)
+            assert not one.pending
             await two.join(TWO)
             assert two.complete, "it sees who was there before"
             await self.break_it()

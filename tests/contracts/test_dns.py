@@ -136,6 +136,17 @@ async def test_a_name_server_that_is_silent_is_passed_over(no_leaks: None, monke
             await ask([("127.0.0.1", silent.port)], "n.test", A)
 
 
+async def test_m8_a_list_is_pending_until_somebody_knew_if_only_that_nobody_is_there(no_leaks: None):
+    async with NameServer() as server:
+        server.works = False
+        membership = DnsMembership("n.test", 1, refresh=0.1, server=("127.0.0.1", server.port))
+        assert await membership.watch() == ()
+        assert membership.pending == ("dns://n.test",)
+        server.works = True  # and says that there is no such name
+        await until(lambda: not membership.pending, "somebody knew", 10.0)
+        await membership.aclose()
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -80,4 +80,5 @@ async def test_m7_who_finds_no_registry_is_not_told_that_it_is_alone(no_leaks: N
         membership = RegistryMembership([f"http://127.0.0.1:{nobody.getsockname()[1]}"], "contract")
         assert await membership.watch() == ()
         assert not membership.complete
+        assert membership.pending == (f"the list of 'contract' at http://127.0.0.1:{nobody.getsockname()[1]}",)
         await membership.aclose()

@@ -1,4 +1,4 @@
-"""Every transport that this package brings keeps T1 to T7; each way to run it is a class."""
+"""Every transport that this package brings keeps T1 to T8; each way to run it is a class."""
 
 import asyncio
 import socket
@@ -20,6 +20,7 @@ from tests.adapters.reverse_proxy import ReverseProxy
 
 class TestUdp(TransportContract):
     scheme = "udp"
+    can_refuse = True
     host = "127.0.0.1"
     can_forge = True
     can_collide = True
@@ -57,6 +58,7 @@ class TestUdpOnAllInterfacesOfBothKinds(TestUdp):
 
 class TestMemory(TransportContract):
     scheme = "memory"
+    can_refuse = True
     can_collide = True
 
     def make(self) -> Transport:
@@ -79,6 +81,7 @@ class TestMemoryWithFaults(TestMemory):
 
 class TestHttp(TransportContract):
     scheme = "http"
+    can_refuse = True
     can_forge = True
     can_collide = True
 

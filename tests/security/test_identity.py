@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any, Self, get_type_hints
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.bans import BANS_MAX
 from softmutex_adapters.registry.certificates import CERTIFICATE_S, Certificates
+from softmutex_adapters.registry.enrolment import Enrolment
+from softmutex_adapters.registry.store import ENROLLED, Entry
 from softmutex_adapters.registry.tokens import Tokens
 from softmutex_adapters.transports.udp import UdpTransport
 
@@ -22,10 +26,10 @@ from softmutex.core.codec import wire_type_of
 from softmutex.core.events import Token
 from softmutex.core.messages import Bye, Message, Pong
 from softmutex.core.wire import MAX_FRAME, MAX_MUTEX, SMALLEST, TAG_SIZE, Frame
-from softmutex.ports import Transport
+from softmutex.ports import Member, Transport
 from softmutex.runtime import identity, keyfile
 from softmutex.runtime.identity import ATTESTATION_MAX, CLOCK_SLACK_S, SIGNED, Vouching
-from softmutex.runtime.sealing import KeyRing, Sealer
+from softmutex.runtime.sealing import KeyRing, Sealer, read_keys
 from tests.registry.inside import Inside, inside
 from tests.runtime.group import shown, until
 from tests.wire.shapes import CLASSES
@@ -51,7 +55,7 @@ async def registry(no_leaks: None, tmp_path: Path) -> AsyncIterator[Inside]:
         yield served
 
 
-def member(registry: Inside, folder: Path, name: str, **options) -> Node:
+def member(registry: Inside, folder: Path, name: str, **options) -> "Enrolled":
     """A node of the group `lab` with an identity; it takes in only such. Options that are None are left out."""
     file = folder / f"{name}.identity"
     if not file.exists():
@@ -66,7 +70,30 @@ def member(registry: Inside, folder: Path, name: str, **options) -> Node:
         "name": name,
         **options,
     }
-    return Node(**{option: value for option, value in given.items() if value is not None})
+    node = Enrolled(**{option: value for option, value in given.items() if value is not None})
+    node.registry, node.file = registry, file
+    return node
+
+
+class Enrolled(Node):
+    """Its operator lets it in before it comes."""
+
+    registry: Inside
+    file: Path
+
+    async def open(self) -> None:
+        if not self.registry.hub.closing and self.file.exists():
+            await enrol(self.registry, self.file)
+        await super().open()
+
+
+async def enrol(registry: Inside, file: Path, group: str = "lab") -> str:
+    """The public key, which is enrolled under the name of its file."""
+    secret = Ed25519PrivateKey.from_private_bytes(read_keys(file)[0])
+    public = wire.to_text(secret.public_key().public_bytes_raw())
+    entry = Entry(Member("enrolled", 0, file.stem), "")
+    await registry.hub.change(group, {f"{ENROLLED}{public}": entry})
+    return public
 
 
 def names(node: Node) -> set[str]:
@@ -84,7 +111,7 @@ async def take_turns(*nodes: Node, rounds: int = 5) -> None:
 
 def certifies(registry: Inside, **otherwise: Any) -> None:
     """From now on the registry gives such certificates."""
-    [own] = Certificates(registry.hub, **otherwise).routes()
+    [own] = Certificates(registry.hub, Enrolment(registry.hub), **otherwise).routes()
     registry.server.routes[:] = [own if route.path == own.path else route for route in registry.server.routes]
 
 
@@ -313,7 +340,9 @@ async def test_a_certificate_of_another_registry_or_group_is_refused(
             authority = f"registry+{served.base}/{group}?public_key={served.hub.signer.public}"
             options = {"authority": authority, "membership": f"static://127.0.0.1:{port}"}
             before = a.statistics().dropped.get("unvouched", 0)
-            async with member(registry, tmp_path, f"of-{group}", **options):
+            stranger = member(registry, tmp_path, f"of-{group}", **options)
+            await enrol(served, stranger.file, group)
+            async with stranger:
                 await until(lambda before=before: a.statistics().dropped.get("unvouched", 0) > before)
             assert a.peers() == ()
     assert caplog.text.count("shows a certificate of another authority or another group") >= 2

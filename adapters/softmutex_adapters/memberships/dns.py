@@ -11,7 +11,8 @@ seconds, and where nothing comes, or no address, the last list stands.
 Addresses come from the system's resolver (with its files and search paths); SRV records, which that cannot ask for, and
 everything with `server`, by a small one of its own: UDP, then TCP where the answer was cut off.
 
-There is no `complete` (M7): a name server may be a minute behind, so newcomers listen first.
+There is no `complete` (membership.M7): a name server may be a minute behind. Until it has said something, if only that
+there is no such name, the list is `pending` (M8).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from softmutex.saying import logger
 from softmutex.urls import Url, join_address, split_address
 from softmutex_adapters.memberships import dns_wire
 from softmutex_adapters.memberships.dns_resolver import RESOLV_CONF, ask, ask_within, read_resolv_conf
-from softmutex_adapters.memberships.dns_wire import AAAA, SRV, A, BadAnswer
+from softmutex_adapters.memberships.dns_wire import AAAA, SRV, A, BadAnswer, NoSuchName
 
 log = logger("membership")
 
@@ -38,6 +39,7 @@ LOOKUP_S = 10.0
 FIRST_LIST_S = 0.5
 MEMBERS_MAX = 10_000
 TARGETS_AT_ONCE = 8
+NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 
 class DnsMembership:
@@ -62,6 +64,7 @@ class DnsMembership:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._is_told = False
+        self._is_read = False
         self._counts = {"lookups": 0, "lookups_failed": 0}
 
     @classmethod
@@ -114,6 +117,11 @@ class DnsMembership:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """M8."""
+        return () if self._is_read else (f"dns://{self._name}",)
+
     def group_key(self) -> bytes | None:
         return None
 
@@ -136,11 +144,13 @@ class DnsMembership:
                     port = self._port
                     found = await self._services() if port is None else await self._addresses(self._name, port)
                 if not found:
-                    raise BadAnswer("it has no address")
+                    raise NoSuchName("it has no address")
+                self._is_read = True
                 self._found, failures = tuple(sorted(set(found))[:MEMBERS_MAX]), 0
                 self._tell("")
             except (OSError, UnicodeError, BadAnswer) as error:  # TimeoutError is an OSError
                 failures += 1
+                self._is_read = self._is_read or is_nobody(error)
                 self._counts["lookups_failed"] += 1
                 self._tell(str(error) or "no answer")
             self._listed.set()
@@ -188,3 +198,8 @@ class DnsMembership:
         found = await asyncio.gather(*(resolve(*service) for service in services[:MEMBERS_MAX]))
         self._targets = dict(zip(services, found, strict=False))
         return [address for addresses in found for address in addresses]
+
+
+def is_nobody(error: Exception) -> bool:
+    """Whether that is an answer: nobody has this name, for now."""
+    return isinstance(error, NoSuchName) or (isinstance(error, socket.gaierror) and error.errno in NO_SUCH_NAME)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from softmutex_adapters.memberships import dns_wire
-from softmutex_adapters.memberships.dns_wire import Answer, BadAnswer
+from softmutex_adapters.memberships.dns_wire import Answer, BadAnswer, NoSuchName
 
 ANSWER_S = 1.5
 TRIES = 2
@@ -23,7 +23,7 @@ Server = tuple[str, int]
 
 async def ask_within(servers: Sequence[Server], name: str, kind: int, domains: Sequence[str]) -> Answer:
     """The first of `name` in each of the `domains` that has a record of that kind; "" stands for the name as it is."""
-    trouble: Exception = BadAnswer("there is no such name")
+    trouble: Exception = NoSuchName("there is no such name")
     for domain in domains:
         try:
             answer = await ask(servers, f"{name}.{domain}" if domain else name, kind)
@@ -49,7 +49,7 @@ async def ask(servers: Sequence[Server], name: str, kind: int) -> Answer:
             except (OSError, EOFError) as error:
                 trouble = OSError(f"the name server {host}:{port} cannot be asked ({error})")
             except BadAnswer as error:
-                trouble = BadAnswer(f"the name server {host}:{port} says: {error}")
+                trouble = type(error)(f"the name server {host}:{port} says: {error}")
         if isinstance(trouble, BadAnswer):
             break  # they answer, and it will be the same again
     raise trouble

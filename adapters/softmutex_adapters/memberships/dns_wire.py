@@ -17,11 +17,16 @@ RECORDS_MAX = 4096
 LABEL = re.compile(rb"[A-Za-z0-9_-]{1,63}")
 NAME_MAX = 255
 TRUNCATED, RECURSE = 0x0200, 0x0100
+NXDOMAIN = 3
 ERRORS = {1: "the question was not understood", 2: "the server failed", 3: "there is no such name", 5: "refused"}
 
 
 class BadAnswer(ValueError):
     """The text says what is wrong with it."""
+
+
+class NoSuchName(BadAnswer):
+    """Nothing is wrong with the answer: nobody is there."""
 
 
 class Record(NamedTuple):
@@ -62,7 +67,7 @@ def _read(data: bytes, asked: bytes) -> Answer:
     if data[12 : len(asked)].lower() != asked[12:].lower():
         raise BadAnswer("the answer to a question about something else")
     if code := flags & 15:
-        raise BadAnswer(ERRORS.get(code, f"error {code}"))
+        raise (NoSuchName if code == NXDOMAIN else BadAnswer)(ERRORS.get(code, f"error {code}"))
     if sum(counts) > RECORDS_MAX:
         raise BadAnswer(f"an answer of {sum(counts)} records")
     records, place = [], len(asked)

@@ -101,6 +101,7 @@ class LeasedMembership:
         self._beaten_at = float("-inf")
         self._well_since = float("inf")  # since when beats succeed; never, so far
         self._changed, self._listed, self._joined, self._look = (asyncio.Event() for _ in range(4))
+        self._was_complete = False
         self._refused = ""  # join can never work
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
@@ -173,6 +174,12 @@ class LeasedMembership:
         now = self._tasks[0].get_loop().time()
         is_fresh = now - self._beaten_at < self._ttl_s and now >= self._settled_at
         return is_fresh and (bool(self._others) or now >= self._alone_until)
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """M8: a list that was never whole."""
+        self._was_complete = self._was_complete or self.complete
+        return () if self._was_complete else (f"the list of {self._board.where}",)
 
     def statistics(self) -> Mapping[str, int]:
         return {**self._counts, "members": len(self._lines)}

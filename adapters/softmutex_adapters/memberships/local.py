@@ -36,7 +36,7 @@ class LocalMembership:
     private /tmp needs `directory`, the same for all.
     """
 
-    on_this_host = True  # M8
+    on_this_host = True  # M9
     complete = True  # M7: `publish` comes before the first look, and the kernel tells who died
 
     def __init__(self, name: str = DEFAULT_NAME, *, directory: str | None = None) -> None:

@@ -26,8 +26,8 @@ import contextlib
 import random
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen, Closed, Member
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import tenacity
 
 log = logger("membership")
+T = TypeVar("T")
 
 DEFAULT_PORT = 9430
 JOIN_S = 5.0  # so long `join` waits for a registry; after that it is joined when one comes back
@@ -106,6 +107,7 @@ class RegistryMembership:
         self._shown: tuple[Member, ...] | None = None
         self._shown_banned: frozenset[str] = frozenset()
         self._changed, self._listed, self._missing, self._joined = (asyncio.Event() for _ in range(4))
+        self._was_complete = False
         self._refused: Trouble | None = None  # join can never work
         self._client: RegistryClient | None = None
         self._task: asyncio.Task[None] | None = None
@@ -216,13 +218,20 @@ class RegistryMembership:
         given = self._secrets["public_key"]
         return None if given is None else wire.from_text(given, 32)
 
-    async def certify(self, name: str, public: bytes, proof: bytes) -> bytes:
+    async def certify(self, name: str, public: bytes, proof: bytes, invitation: str = "") -> bytes:
         """From the first registry that gives one."""
+        return await self._of_any(lambda client, base: client.certify(base, name, public, proof, invitation))
+
+    async def administer(self, method: str, what: str, body: object = None) -> Any:
+        """What the operator asks: bans, identities. `what` follows the group in the path."""
+        return await self._of_any(lambda client, base: client.administer(method, base, what, body))
+
+    async def _of_any(self, ask: Callable[[RegistryClient, str], Awaitable[T]]) -> T:
         why = "no registry was asked."
         for base in random.sample(self._registries, len(self._registries)):
             try:
                 self._client = self._client or RegistryClient(self._group, **self._secrets)
-                return await self._client.certify(base, name, public, proof)
+                return await ask(self._client, base)
             except Trouble as trouble:
                 why = str(trouble)
         raise CannotOpen(why)
@@ -238,6 +247,12 @@ class RegistryMembership:
         if self._me is not None and now - self._client.fresh_at >= self._ttl_s:  # each renewal brings a proof
             is_fresh = False
         return is_fresh and now >= self._settles_at and self._view.version >= self._client.fresh
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """M8: a list that was never whole."""
+        self._was_complete = self._was_complete or self.complete
+        return () if self._was_complete else (f"the list of {self._group!r} at {', '.join(self._registries)}",)
 
     def statistics(self) -> Mapping[str, int]:
         return {**self._counts, "members": len(self._view.members)}

@@ -4,8 +4,11 @@ What it decides: host names are looked up here, again and again, and a name that
 members. The naive way, looking up once at start, talks for ever to the address that a restarted container had before;
 and one dead name server at start would keep a node from starting at all.
 
-So: literal addresses are shown at once, names as soon as they are known. A name that cannot be looked up keeps the
-addresses it had, and is tried again after RETRY_S, 2 RETRY_S, ... up to `refresh`.
+So: literal addresses are shown at once, names as soon as they are known, and until then they are `pending`
+(membership.M8): whoever is new makes no token before. A name that cannot be looked up keeps the addresses it had, and
+is tried again after RETRY_S, 2 RETRY_S, ... up to `refresh`.
+
+There is no `complete` (membership.M7): an address that a name no longer has says nothing of the node that was there.
 
 An entry with `://` in it (the address of an HTTP transport) is passed on as it is. Where this node's own address is
 such a one, so are all: `ftp1:9431` is read as `https://ftp1:9431`, and that name is looked up by the transport, which
@@ -53,7 +56,8 @@ class StaticMembership:
         self._names = [address for address, found in self._found.items() if not found]
         self._refresh_s = refresh
         self._me: str | None = None
-        self._shown: tuple[Member, ...] | None = None
+        self._asked: set[str] = set()  # names that were looked up, with or without success
+        self._shown: tuple[tuple[Member, ...], tuple[str, ...]] | None = None
         self._changed = asyncio.Event()
         self._closed = False
         self._is_told = False
@@ -84,8 +88,8 @@ class StaticMembership:
             self._refresher = asyncio.get_running_loop().create_task(self._refresh(), name="softmutex static: names")
         while not self._closed:
             others = self._others()
-            if others != self._shown:
-                self._shown = others
+            if (others, self.pending) != self._shown:
+                self._shown = others, self.pending
                 return others
             self._changed.clear()
             await self._changed.wait()
@@ -97,14 +101,18 @@ class StaticMembership:
         await self._stop_looking_up()
 
     @property
-    def on_this_host(self) -> bool:
-        """M8: nothing else is in the list. (Of a name nothing is known before it is looked up.)"""
-        return all(is_loopback(host_of(f"//{entry.partition('://')[2] or entry}") or "") for entry in self._found)
+    def pending(self) -> tuple[str, ...]:
+        """M8: names that are being looked up for the first time."""
+        return tuple(name for name in self._names if name not in self._asked)
 
     @property
-    def complete(self) -> bool:
-        """M7: everybody is in the list, once all its names have been looked up."""
-        return all(self._found.values())
+    def unresolved(self) -> tuple[str, ...]:
+        return tuple(name for name in self._names if name in self._asked and not self._found[name])
+
+    @property
+    def on_this_host(self) -> bool:
+        """M9: nothing else is in the list. (Of a name nothing is known before it is looked up.)"""
+        return all(is_loopback(host_of(f"//{entry.partition('://')[2] or entry}") or "") for entry in self._found)
 
     def group_key(self) -> bytes | None:
         return None
@@ -113,8 +121,8 @@ class StaticMembership:
         return {**self._counts, "members": sum(map(len, self._found.values()))}
 
     def _others(self) -> tuple[Member, ...]:
-        addresses = {address: None for found in self._found.values() for address in found if address != self._me}
-        return tuple(Member(address) for address in addresses)
+        entries = {address: entry for entry, found in self._found.items() for address in found if address != self._me}
+        return tuple(Member(address, label=entry) for address, entry in entries.items())
 
     async def _stop_looking_up(self) -> None:
         if self._refresher is not None:
@@ -153,9 +161,17 @@ class StaticMembership:
                 async with asyncio.timeout(LOOKUP_S):
                     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
                 self._found[name] = tuple(sorted({join_address(str(entry[4][0]), port) for entry in found}))
+                self._has_asked(name)
                 return True
             self._counts["lookups_failed"] += 1
+            self._has_asked(name)
             return False
+
+    def _has_asked(self, name: str) -> None:
+        """The others may take their time."""
+        if name not in self._asked:
+            self._asked.add(name)
+            self._changed.set()
 
 
 def read_entry(entry: str) -> tuple[str, bool]:

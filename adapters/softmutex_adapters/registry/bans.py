@@ -7,8 +7,9 @@ What it decides: a ban is a change of the list like any other: committed, versio
 other registries at once. The naive way, a list of its own beside it, can be held back while the member list goes on.
 In the stores a ban is an entry whose lease nobody can have; it has no time to live.
 
-A ban of an id holds until that process begins another life; one of an identity holds where identities are required. Who
-has the group's key and means harm is kept out by changing the key (`softmutex key`), not by this.
+A ban of an id holds until that process begins another life; one of an identity holds where identities are required,
+and strikes it off the list of those who may be certified (`enrolment.py`): with another key it would have to be invited
+again. Who has the group's key and means harm is kept out by changing the key (`softmutex key`), too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from softmutex.ports import Member
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.hub import Hub
 from softmutex_adapters.registry.routes import Answer, Refused, Route, read_body
-from softmutex_adapters.registry.store import ALONE, BAN, Entry
+from softmutex_adapters.registry.store import ALONE, BAN, ENROLLED, Entry
 from softmutex_adapters.registry.tokens import Right
 
 BANS_MAX = 256  # of one group
@@ -44,17 +45,19 @@ class Bans:
         )
 
     async def _list(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
-        bans = self._hub.group(parts["group"]).bans
-        told = [{"who": lease.removeprefix(BAN), "why": entry.member.name} for lease, entry in sorted(bans.items())]
+        bans = sorted(self._hub.group(parts["group"]).noted(BAN))
+        told = [{"who": who, "why": entry.member.name} for who, entry in bans]
         return web.json_response({"banned": told})
 
     async def _ban(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
         name, who = parts["group"], read_who(parts)
         why = read_why(await read_body(request))
         group = self._hub.group(name)
-        if BAN + who not in group.bans and len(group.bans) >= BANS_MAX:
+        if BAN + who not in group.notes and len(group.noted(BAN)) >= BANS_MAX:
             raise Refused(503, f"the group {name!r} has {BANS_MAX} bans, which is the limit", {"Retry-After": "30"})
         changes: dict[str, Entry | None] = {BAN + who: Entry(Member("banned", 0, why), ALONE)}
+        if ENROLLED + who in group.notes:
+            changes[ENROLLED + who] = None
         changes |= {lease: None for lease, entry in group.entries.items() if f"{entry.member.id:016x}" == who}
         return web.json_response({"version": await self._hub.change(name, changes)})
 
@@ -63,7 +66,7 @@ class Bans:
 
 
 def refuse_banned(hub: Hub, name: str, member: Member) -> None:
-    ban = hub.group(name).bans.get(f"{BAN}{member.id:016x}")
+    ban = hub.group(name).notes.get(f"{BAN}{member.id:016x}")
     if ban is not None:
         raise Refused(
             403, f"the node {member.id:016x} is banned from the group {name!r} ({ban.member.name or NO_REASON})"

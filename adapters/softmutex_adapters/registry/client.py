@@ -101,14 +101,19 @@ class RegistryClient:
         except (TypeError, KeyError, ValueError):
             raise self._nonsense(base, f"{told!r:.60}") from None
 
-    async def certify(self, base: str, name: str, public: bytes, proof: bytes) -> bytes:
+    async def certify(self, base: str, name: str, public: bytes, proof: bytes, invitation: str = "") -> bytes:
         body = {"name": name, "public_key": wire.to_text(public), "proof": wire.to_text(proof)}
+        body |= {"invitation": invitation} if invitation else {}
         told = await self._call("POST", base, "", ANSWER_S, body, what="certificates")
         try:
             written = str(told["certificate"])
             return wire.from_text(written, len(written) * 3 // 4)
         except (TypeError, KeyError, ValueError):
             raise self._nonsense(base, f"{told!r:.60}") from None
+
+    async def administer(self, method: str, base: str, what: str, body: object) -> Any:
+        """`what` follows the group in the path."""
+        return await self._call(method, base, "", ANSWER_S, body, what)
 
     async def _call(
         self, method: str, base: str, lease: str, within_s: float, body: object, what: str = "members/"
@@ -118,7 +123,7 @@ class RegistryClient:
         url = f"{base}/v1/groups/{self._group}/{what}{lease}"
         patience = aiohttp.ClientTimeout(total=within_s, sock_connect=CONNECT_S)
         headers = self._headers()
-        nonce = headers[wire.NONCE_HEADER] if method == "PUT" else ""
+        nonce = headers[wire.NONCE_HEADER] if (method, what) == ("PUT", "members/") else ""
         with self._explained(base):
             async with self._session.request(
                 method, url, json=body, headers=headers, timeout=patience, allow_redirects=False

@@ -157,12 +157,13 @@ def _identities(group: Schema) -> dict[str, Schema]:
         name=_pattern("[ -~]{1,64}"), public_key=_pattern("[A-Za-z0-9_-]{43}"), proof=_pattern("[A-Za-z0-9_-]{86}")
     )
     asked["additionalProperties"] = False
+    asked["properties"]["invitation"] = _pattern("[A-Za-z0-9_-]{16,64}")
     given = _json("a certificate", _of(certificate=text, not_before={"type": "integer"}, not_after={"type": "integer"}))
     who = _in("path", "who", _pattern(wire.WHO), "an id, or a public key in base 64")
     why: Schema = {"type": "object", "additionalProperties": False, "properties": {"why": _pattern("[ -~]{0,100}")}}
     listed = _json("bans", _of(banned={"type": "array", "items": _of(who=text, why=text)}))
     version = _json("told to all at this version", _of(version=VERSION))
-    return {
+    return _enrolment(group, version) | {
         "/v1/groups/{group}/certificates": {
             "parameters": [group],
             "post": _operation("Certify a key", given, (400, 401, 403, 408, 413, 503), closed=True)
@@ -176,6 +177,46 @@ def _identities(group: Schema) -> dict[str, Schema]:
             "put": _operation("Ban a node or an identity", version, (400, 401, 408, 413, 503), closed=True)
             | {"requestBody": {"required": False, "content": {"application/json": {"schema": why}}}},
             "delete": _operation("Pardon", version, (400, 401, 503), closed=True),
+        },
+    }
+
+
+def _enrolment(group: Schema, version: dict[int, Schema]) -> dict[str, Schema]:
+    """Of enrolment.py."""
+    text, whole = {"type": "string"}, {"type": "integer"}
+    name = {**_of(name=_pattern("[ -~]{1,64}")), "additionalProperties": False}
+    asked = {**_of(name=_pattern("[ -~]{1,64}")), "additionalProperties": False}
+    asked["properties"] = {**asked["properties"], "for_s": {"type": "number", "minimum": 1, "maximum": 2_592_000}}
+    invited = _of(mark=text, name=text, not_after=whole)
+    known = _of(
+        enrolled={"type": "array", "items": _of(public_key=text, name=text)},
+        invited={"type": "array", "items": invited},
+    )
+    made = _json("a one-time token", _of(invitation=text, mark=text, not_after=whole))
+    key = _in("path", "key", _pattern("[A-Za-z0-9_-]{43}"), "a public key in base 64")
+    mark = _in("path", "mark", _pattern("[0-9a-f]{16}"), "of an invitation, as it is listed")
+    return {
+        "/v1/groups/{group}/identities": _get(
+            "Who is enrolled and who is invited",
+            _json("identities", known),
+            parameters=[group],
+            errors=(400, 401, 503),
+            closed=True,
+        ),
+        "/v1/groups/{group}/identities/{key}": {
+            "parameters": [group, key],
+            "put": _operation("Enrol an identity", version, (400, 401, 408, 413, 503), closed=True)
+            | {"requestBody": {"required": True, "content": {"application/json": {"schema": name}}}},
+            "delete": _operation("Strike an identity off", version, (400, 401, 503), closed=True),
+        },
+        "/v1/groups/{group}/invitations": {
+            "parameters": [group],
+            "post": _operation("Invite one to enrol", made, (400, 401, 408, 413, 503), closed=True)
+            | {"requestBody": {"required": True, "content": {"application/json": {"schema": asked}}}},
+        },
+        "/v1/groups/{group}/invitations/{mark}": {
+            "parameters": [group, mark],
+            "delete": _operation("Withdraw an invitation", version, (400, 401, 503), closed=True),
         },
     }
 

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from softmutex.ports import Member
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.places import Places
-from softmutex_adapters.registry.store import BAN, Entry, Stored
+from softmutex_adapters.registry.store import BAN, NOTES, Entry, Stored
 
 DROPPED_S = 4.0  # at 1 % loss 2 s would remove a living member of a group of fifteen once a week (docs/figures)
 CHANGES_MAX = 20_000
@@ -41,9 +41,9 @@ class Group:
         self.name = name
         self.version = stored.version if stored else 0
         self.entries: dict[str, Entry] = {}
-        self.bans: dict[str, Entry] = {}
+        self.notes: dict[str, Entry] = {}  # bans, and who may be certified
         for lease, entry in stored.entries.items() if stored else ():
-            (self.bans if lease.startswith(BAN) else self.entries)[lease] = entry
+            (self.notes if lease.startswith(NOTES) else self.entries)[lease] = entry
         self.settled_at = settled_at
         self.used_at = now
         self.deadlines: dict[str, float] = {}
@@ -93,8 +93,10 @@ class Group:
         """What the store has committed as `version`. Not `is_next`: there may have been others before it."""
         self._first = self._first or (version if is_next else self._loaded + 1)
         for lease, entry in changes.items():
-            if lease.startswith(BAN):
-                self._ban(lease, entry)
+            if lease.startswith(NOTES):
+                self.notes.pop(lease, None)
+                if entry is not None:
+                    self.notes[lease] = entry
                 continue
             known = self.entries.get(lease)
             if entry is not None and known is not None and entry.member == known.member:
@@ -119,18 +121,16 @@ class Group:
         self.version = version
         self._told.clear()
 
-    def _ban(self, lease: str, entry: Entry | None) -> None:
-        if entry is None:
-            self.bans.pop(lease, None)
-        else:
-            self.bans[lease] = entry
-
     def differences(self, stored: Stored) -> dict[str, Entry | None]:
         """What to `apply` to become what the store has."""
-        ours = self.entries | self.bans
+        ours = self.entries | self.notes
         changes: dict[str, Entry | None] = dict.fromkeys(lease for lease in ours if lease not in stored.entries)
         changes.update({lease: entry for lease, entry in stored.entries.items() if ours.get(lease) != entry})
         return changes
+
+    def noted(self, kind: str) -> list[tuple[str, Entry]]:
+        """Who is banned, enrolled or invited."""
+        return [(lease.removeprefix(kind), entry) for lease, entry in self.notes.items() if lease.startswith(kind)]
 
     # --- what watchers are told -------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class Group:
                     joined.append(wire.entry(lease, changed.member))
             joined.reverse()
         settling_s = max(0.0, self.settled_at - now)
-        banned = sorted(lease.removeprefix(BAN) for lease in self.bans)
+        banned = sorted(who for who, _ in self.noted(BAN))
         line = wire.write(self.name, self.version, base, settling_s, joined, left, banned)
         return line, self._signer.sign(line)
 
@@ -214,4 +214,4 @@ class Group:
         return [lease for lease in dict.fromkeys(late) if lease in self.entries]
 
     def is_idle(self, now: float) -> bool:
-        return not self.entries and not self.bans and not self.standing and now - self.used_at > FORGET_S
+        return not self.entries and not self.notes and not self.standing and now - self.used_at > FORGET_S

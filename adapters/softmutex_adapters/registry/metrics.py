@@ -29,6 +29,7 @@ COUNTERS = {
     "broadcasts": "times that watchers were told",
     "broadcast_microseconds": "time that telling them took",
     "reports": "reports of members for the page",
+    "enrolled": "identities that enrolled themselves with a one-time token",
     "refused_tokens": "requests without a right token",
     "refused_hosts": "requests by another name than this registry's, or by pages of elsewhere",
     "slowed_address": "requests beyond the rate of an address",

@@ -6,7 +6,7 @@
     GET  /v1/groups/G/events?after=V&lease=L&wait=S           read   the same as a stream, without an end or for S
     PUT, DELETE /v1/groups/G/members/L                        join   join and renew; leave
     /  /v1/groups/G/picture  /v1/groups/G/members/L/report           the page (viewing.py)
-    /v1/groups/G/certificates ...  /v1/groups/G/banned ...           identities (certificates.py), bans (bans.py)
+    /v1/groups/G/certificates ...  /v1/groups/G/banned ...           identities (certificates.py, enrolment.py), bans
 
 What it decides: joining and renewing are one request, with everything in it. The naive heartbeat, "I am still there",
 finds a registry that lost its store and does not know who "I" is; this one simply puts itself back.
@@ -29,6 +29,7 @@ from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.bans import Bans, refuse_banned
 from softmutex_adapters.registry.certificates import Certificates
 from softmutex_adapters.registry.description import description
+from softmutex_adapters.registry.enrolment import Enrolment
 from softmutex_adapters.registry.guard import Connections, Hosts, Rates, source_of
 from softmutex_adapters.registry.hub import Full, Hub, Taken
 from softmutex_adapters.registry.metrics import render
@@ -78,6 +79,7 @@ class RegistryServer:
         self._connections_max = connections_max
         self._runner: web.ServerRunner | None = None
         self._connections: Connections | None = None
+        enrolment = Enrolment(hub)
         self.routes = [
             Route("/healthz", {"GET": self._health}, Right.NONE),
             Route("/metrics", {"GET": self._metrics}, Right.NONE),
@@ -88,7 +90,8 @@ class RegistryServer:
             Route("/v1/groups/{group}/events", {"GET": self._events}, Right.READ),
             Route("/v1/groups/{group}/members/{lease}", {"PUT": self._put, "DELETE": self._drop}, Right.JOIN),
             *Viewing(hub).routes(),
-            *Certificates(hub).routes(),
+            *Certificates(hub, enrolment).routes(),
+            *enrolment.routes(),
             *Bans(hub).routes(),
         ]
 

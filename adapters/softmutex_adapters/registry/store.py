@@ -23,7 +23,11 @@ from softmutex.urls import without_secrets
 DEFAULT = "sqlite:softmutex-registry.db"
 INSTANCE_LIVES_S = 10.0  # a registry that does not `beat` for so long is dead to the others
 BEAT_S = 2.5
-BAN = "!ban:"  # begins the lease of an entry that is no member but a ban (`bans.py`); no member can have such a lease
+# These begin the lease of an entry that is no member but a note of the registry's own; no member can have such a lease.
+BAN = "!ban:"  # `bans.py`
+ENROLLED = "!id:"  # an identity that may be certified, `enrolment.py`
+INVITED = "!in:"  # one that may enrol itself
+NOTES = (BAN, ENROLLED, INVITED)
 ALONE = ""  # the owner, where a store belongs to one registry
 # scheme -> module, class, how it is written; each class has a classmethod `from_url`
 STORES = {

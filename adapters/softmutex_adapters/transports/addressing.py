@@ -39,7 +39,7 @@ def reachable_address(bound: socket.socket, advertise: str | None) -> str:
 
 
 def is_on_this_host(bound: socket.socket, address: str) -> bool:
-    """T7: neither where it listens nor what it shows concerns another host. A wildcard may show a loopback address
+    """T8: neither where it listens nor what it shows concerns another host. A wildcard may show a loopback address
     where there is no network, and behind a loopback address that shows another one there is somebody who forwards."""
     return is_loopback(bound.getsockname()[0]) and is_loopback(
         host_of(f"//{address.partition('://')[2] or address}") or ""

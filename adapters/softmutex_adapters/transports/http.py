@@ -16,6 +16,7 @@ H5  Where an address names no scheme (host:port), this node's own is meant.
 H6  An address is known when this node was told to send to it, not by a caller's header alone, or when it has taken a
     body. To the others couriers go only STRANGERS_MAX at a time, over connections of their own: who makes a node post
     to black holes does not hold up what it posts to members.
+H7  A connection that is refused is told of (transport.T7); a proxy that answers for a node behind it refuses nothing.
 
 Behind a reverse proxy: `http://127.0.0.1:9431?advertise=https://public.example/prefix`. The proxy may keep the prefix
 or take it off, if the URL says it too: `http://127.0.0.1:9431/prefix?advertise=...`.
@@ -24,7 +25,7 @@ or take it off, if the URL says it too: `http://127.0.0.1:9431/prefix?advertise=
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import socket
 import ssl
 from collections import OrderedDict, deque
@@ -65,7 +66,7 @@ KEEP_OPEN_S = 30.0
 CONNECTIONS_MAX = 512
 FLUSH_S = 1.0
 RESOLVED_FOR_S = 30
-COUNTERS_OUT = ("sent", "answered", "requests", "unresolved", "send_failed", "send_overflow", "send_refused")
+COUNTERS_OUT = ("sent", "answered", "requests", "refused", "unresolved", "send_failed", "send_overflow", "send_refused")
 COUNTERS_IN = ("received", "refused_requests", "connections_closed")
 
 
@@ -296,22 +297,29 @@ class HttpTransport:
     async def _carry(self, address: str, base: str, queue: deque[bytes], session: aiohttp.ClientSession) -> None:
         import aiohttp
 
+        is_stranger = address.endswith(VISITOR)
         try:
             while queue:
                 body, frames = pack(queue)
                 self._counts["requests"] += 1
                 arrived = False
-                with contextlib.suppress(aiohttp.ClientError, OSError, ValueError):  # a time-out is an OSError
+                try:
                     async with session.post(base + PATH, data=body, allow_redirects=False) as answer:
                         arrived = 200 <= answer.status < 300
                         if arrived:
                             self._know(base)
                         if answer.status == 200 and answer.content_type == BODY_TYPE:
                             self._put(base, await read_answer(answer, len(body)))
+                except aiohttp.ClientConnectorError as error:
+                    if error.os_error.errno == errno.ECONNREFUSED and not is_stranger:
+                        self._counts["refused"] += 1
+                        self._mailbox.put(Datagram(address, b""))
+                except (aiohttp.ClientError, OSError, ValueError):  # a time-out is an OSError
+                    pass
                 self._counts["sent" if arrived else "send_failed"] += frames
         finally:
             del self._queues[address]
-            self._strangers -= address.endswith(VISITOR)
+            self._strangers -= is_stranger
 
 
 async def read_answer(answer: aiohttp.ClientResponse, most: int) -> list[bytes]:

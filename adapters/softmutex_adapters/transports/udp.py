@@ -12,6 +12,7 @@ U1  `send` never waits and never raises, but for a datagram that is larger than 
 U2  Every datagram that is not delivered by this end, or not accepted by it, is in `statistics`.
 U3  State a peer could grow is bounded: the mailbox, known addresses, known names, datagrams held for a look-up.
 U4  A name is looked up again after REFRESH_S, and sooner when sending to its address fails.
+U5  A port at which nobody listens is told of under the address that it was sent to (transport.T7, `refusals.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any, Self
 from softmutex.mailbox import DATAGRAMS_MAX, Mailbox
 from softmutex.ports import Datagram
 from softmutex.urls import Url, join_address, split_address
+from softmutex_adapters.transports import refusals
 from softmutex_adapters.transports.addressing import (
     bind,
     check_advertised,
@@ -44,6 +46,8 @@ LOOKUPS_AT_ONCE = 4  # a dead name server must not take all threads of the appli
 REFRESH_S = 30.0
 RETRY_S = 2.0
 RECEIVE_BUFFER = 1 << 20
+
+COUNTERS = ("sent", "received", "refused", "oversized", "empty", "receive_failed", "unresolved", "send_failed")
 
 # What an error of the kernel means for the reader of the statistics. Whatever is not here is `send_failed`.
 CAUSES = {
@@ -116,10 +120,11 @@ class UdpTransport:
         self._on_this_host = False
         self._known: dict[str, Any] = {}  # literal address -> what the kernel wants to hear
         self._sources: dict[Any, str] = {}  # and back
+        self._written: dict[Any, str] = {}  # and as they were given to `send`: a name, mostly
         self._names: dict[str, _Name] = {}
         self._lookups: set[asyncio.Task[None]] = set()
         self._counts = dict.fromkeys(
-            ["sent", "received", "oversized", "empty", "receive_failed", "unresolved", "send_failed", *CAUSES.values()],
+            [*COUNTERS, *CAUSES.values()],
             0,
         )
 
@@ -151,6 +156,7 @@ class UdpTransport:
             return
         with contextlib.suppress(OSError):  # a hint: the kernel's own limit stands above it
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
+        refusals.ask_for(bound)
         self._socket = bound
         self._address = reachable_address(bound, self._advertise)
         self._on_this_host = is_on_this_host(bound, self._address)
@@ -186,9 +192,11 @@ class UdpTransport:
                 payload, source = receive(MAX_DATAGRAM + 1)
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError:
-                counts["receive_failed"] += 1  # the news of an earlier datagram that was refused; the next one may come
-                continue
+            except OSError as error:
+                if error.errno != errno.ECONNREFUSED:
+                    counts["receive_failed"] += 1
+                self._hear_refusals()
+                continue  # that was of an earlier datagram, and more may have come
             if not payload:
                 counts["empty"] += 1
             elif len(payload) > MAX_DATAGRAM:
@@ -196,6 +204,18 @@ class UdpTransport:
             else:
                 counts["received"] += 1
                 self._mailbox.put(Datagram(self._sources.get(source) or self._remember_source(source), payload))
+
+    def _hear_refusals(self) -> None:
+        """And goes on listening: a loop of uvloop's stops where there was an error."""
+        if self._socket is None:
+            return
+        for sockaddr in refusals.heard(self._socket):
+            self._counts["refused"] += 1
+            address = self._written.get(sockaddr) or self._sources.get(sockaddr) or self._remember_source(sockaddr)
+            self._mailbox.put(Datagram(address, b""))
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket.fileno())
+        loop.add_reader(self._socket.fileno(), self._drain)
 
     def _remember_source(self, sockaddr: Any) -> str:
         address = socket_address(sockaddr)
@@ -216,6 +236,7 @@ class UdpTransport:
         elif (sockaddr := self._read_literal(address)) is not None:
             make_room(self._known, KNOWN_MAX)
             self._known[address] = sockaddr
+            self._remember_as_written(sockaddr, address)
             self._put_on_wire(sockaddr, payload)
         else:
             self._send_by_name(address, payload)
@@ -225,7 +246,11 @@ class UdpTransport:
             self._counts["send_failed"] += 1
             return False
         try:
-            self._socket.sendto(payload, sockaddr)
+            try:
+                self._socket.sendto(payload, sockaddr)
+            except ConnectionRefusedError:  # an earlier datagram was refused; this one has not been sent
+                self._hear_refusals()
+                self._socket.sendto(payload, sockaddr)
         except OSError as error:
             self._counts[CAUSES.get(error.errno or 0, "send_failed")] += 1
             return False
@@ -267,6 +292,10 @@ class UdpTransport:
         else:
             self._counts["unresolved"] += 1
 
+    def _remember_as_written(self, sockaddr: Any, address: str) -> None:
+        make_room(self._written, KNOWN_MAX)
+        self._written[sockaddr] = address
+
     def _start_lookup(self, address: str, name: _Name) -> None:
         if len(self._lookups) >= LOOKUPS_AT_ONCE:
             return
@@ -281,6 +310,7 @@ class UdpTransport:
             host, port = split_address(address)
             found = await self._resolve_with(loop.getaddrinfo, host, port)
             name.sockaddr = found[0][4]
+            self._remember_as_written(name.sockaddr, address)
         except (OSError, ValueError, UnicodeError):
             self._counts["unresolved"] += max(1, len(name.held))
             name.held.clear()  # an address known from before stays in use

@@ -26,7 +26,7 @@ SHOWN: weakref.WeakKeyDictionary[Membership, list[list[str]]] = weakref.WeakKeyD
 
 
 class MembershipContract:
-    """M1 to M6 of `softmutex.ports.Membership`, and M7 to M11 of those that are more than that. Each `make()` stands
+    """M1 to M6 of `softmutex.ports.Membership`, and M7 to M12 of those that are more than that. Each `make()` stands
     for another process of the same group."""
 
     patience_s: ClassVar[float] = 5.0
@@ -210,13 +210,24 @@ class MembershipContract:
             while self.member(2).address not in shown:
                 shown = addresses(await in_time(one.watch(), "a change was lost", self.patience_s))
 
+    # --- M8 ---------------------------------------------------------------------------------------------------------
+
+    async def test_m8_what_is_pending_is_found_out(self) -> None:
+        async with self.made(1) as (one,):
+            await one.join(self.member(1))
+            watching = asyncio.ensure_future(self._watch_on(one))
+            try:
+                await eventually(lambda: not getattr(one, "pending", ()), "something stays pending", self.patience_s)
+            finally:
+                await drop(watching)
+
     async def test_group_key_is_32_bytes_and_the_same_for_all_or_none(self) -> None:
         async with self.made(2) as (one, two):
             key = one.group_key()
             check(key is None or len(key) == 32, f"a group key of {len(key or b'')} bytes")
             check(key == two.group_key(), "two members of one group were given different keys")
 
-    # --- M7 to M11, where it is more than a membership ----------------------------------------------------------------
+    # --- M7 to M12, where it is more than a membership ----------------------------------------------------------------
 
     async def test_m7_of_two_that_join_at_once_at_least_one_sees_the_other(self) -> None:
         async with self.made(2) as (one, two):
@@ -231,7 +242,7 @@ class MembershipContract:
                 sees_two = self.member(2).address in addresses(seen_by_one)
                 check(sees_two or self.member(1).address in addresses(seen_by_two), "both are complete, and see nobody")
 
-    async def test_m8_it_shows_only_this_host_where_it_says_so(self) -> None:
+    async def test_m9_it_shows_only_this_host_where_it_says_so(self) -> None:
         async with self.made(1) as (one,):
             if isinstance(one, OnThisHost):
                 check(one.on_this_host in (True, False), f"on_this_host is {one.on_this_host!r}")
@@ -242,7 +253,7 @@ class MembershipContract:
             finally:
                 await elsewhere.aclose()
 
-    async def test_m9_who_is_banned_is_told_by_watch(self) -> None:
+    async def test_m10_who_is_banned_is_told_by_watch(self) -> None:
         async with self.made(1) as (one,):
             if not isinstance(one, Banning):
                 check(not self.can_ban, "it can ban, and is no `Banning`")
@@ -256,12 +267,12 @@ class MembershipContract:
             while self.member(2).id not in one.banned:
                 await in_time(one.watch(), "watch does not tell who is banned", self.patience_s)
 
-    async def test_m10_the_observer_that_it_brings_is_one_or_none(self) -> None:
+    async def test_m11_the_observer_that_it_brings_is_one_or_none(self) -> None:
         async with self.made(1) as (one,):
             if isinstance(one, Observing):
                 check(one.observer is None or isinstance(one.observer, Observer), f"it brings {one.observer!r}")
 
-    async def test_m11_who_proves_nothing_is_given_no_certificate(self) -> None:
+    async def test_m12_who_proves_nothing_is_given_no_certificate(self) -> None:
         async with self.made(1) as (one,):
             if not isinstance(one, Authority):
                 return
@@ -294,6 +305,11 @@ class MembershipContract:
                 f"watch shows {seen[-1:]} and then nothing, instead of {wanted}",
                 self.patience_s,
             )
+
+    @staticmethod
+    async def _watch_on(membership: Membership) -> None:
+        while True:
+            await membership.watch()
 
     @staticmethod
     async def _watch(membership: Membership) -> None:

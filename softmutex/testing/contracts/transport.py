@@ -10,7 +10,7 @@ from softmutex.testing.contracts.checks import Holdings, T, check, eventually, i
 
 
 class TransportContract:
-    """T1 to T6 of `softmutex.ports.Transport`, and T7 of those that are `OnThisHost`."""
+    """T1 to T7 of `softmutex.ports.Transport`, and T8 of those that are `OnThisHost`."""
 
     patience_s: ClassVar[float] = 5.0
     keeps: ClassVar[int] = 2048  # the most datagrams it keeps for a node that does not receive
@@ -18,6 +18,7 @@ class TransportContract:
     unresolvable: ClassVar[Sequence[str]] = ("", "no address at all", "a:b:c:d", "\0", "nobody")
     can_forge: ClassVar[bool] = False  # `forge` is there
     can_collide: ClassVar[bool] = False  # `make_at` is there
+    can_refuse: ClassVar[bool] = False  # its network says where nobody listens
     is_private: ClassVar[bool] = True  # False: other hosts may reach those of `make`
 
     def make(self) -> Transport:
@@ -206,7 +207,32 @@ class TransportContract:
 
     # --- T7 ---------------------------------------------------------------------------------------------------------
 
-    async def test_t7_it_says_that_only_this_host_reaches_it_where_that_is_so(self) -> None:
+    async def test_t7_where_nobody_listens_is_told_each_time_and_of_nobody_else(self) -> None:
+        if not self.can_refuse:
+            return  # its network does not know
+        async with self.opened(4) as (here, there, gone, also_gone):
+            absent = [gone.address, also_gone.address]
+            await gone.aclose()
+            await also_gone.aclose()
+            for _ in range(3):
+                for address in absent:
+                    await self._in_time(self._refusal(here, address, absent), f"nothing is told of {address}")
+                await self._must_arrive(here, there)
+                await self._must_arrive(there, here)
+
+    async def test_t7_an_empty_datagram_is_no_refusal(self) -> None:
+        async with self.opened(2) as (here, there):
+            for _ in range(5):
+                here.send(there.address, b"")
+            here.send(there.address, b"that was all")
+            async with repeating(lambda: here.send(there.address, b"still there?")):
+                while not (arrived := await self._in_time(there.receive(), "nothing arrives")):
+                    pass
+            check(all(datagram.payload for datagram in arrived), "an empty datagram was given to the node")
+
+    # --- T8 ---------------------------------------------------------------------------------------------------------
+
+    async def test_t8_it_says_that_only_this_host_reaches_it_where_that_is_so(self) -> None:
         async with self.opened(1) as (here,):
             if isinstance(here, OnThisHost):
                 check(here.on_this_host is self.is_private, f"{here.address}: on_this_host is {here.on_this_host}")
@@ -231,6 +257,15 @@ class TransportContract:
         finally:
             for transport in transports:
                 await transport.aclose()
+
+    async def _refusal(self, here: Transport, address: str, absent: Sequence[str]) -> None:
+        async with repeating(lambda: here.send(address, b"anybody there?")):
+            refused = ""
+            while refused != address:
+                for datagram in await here.receive():
+                    if not datagram.payload:
+                        refused = datagram.source
+                        check(refused in absent, f"{refused!r} was told of, and somebody listens there")
 
     async def _must_arrive(self, sender: Transport, receiver: Transport) -> Datagram:
         """It still works: a datagram arrives, if need be the tenth of its kind."""

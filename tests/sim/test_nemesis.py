@@ -1,0 +1,119 @@
+"""The nemesis draws what the issue of the wandering token names, each seed once and for all; failures become small."""
+
+import json
+import shlex
+from collections import Counter
+
+import pytest
+
+from softmutex.cli import main
+from softmutex.sim import Batch, Churn, DeadLink, Kill, Partition, Scenario, simulate
+from softmutex.sim.campaign import Campaign, Plan, outcomes, run, smallest
+from softmutex.sim.nemesis import TROUBLES, draw, is_sound, weather_of
+from softmutex.sim.report import command
+from softmutex.sim.shrink import shrink
+from tests.sim.machines import MakesAnotherToken
+from tests.sim.offenders import Dozes
+
+DRAWN = [draw(seed) for seed in range(1, 1501)]
+
+
+def test_a_seed_is_a_scenario():
+    assert draw(7) == draw(7) != draw(8)
+
+
+def test_sizes_reach_from_two_to_two_hundred_and_most_are_small():
+    sizes = [scenario.nodes for scenario in DRAWN]
+    assert min(sizes) == 2 and max(sizes) >= 190
+    assert sorted(sizes)[len(sizes) // 2] <= 12
+    assert {draw(seed, nodes=(60, 60)).nodes for seed in range(9)} == {60}
+
+
+def test_every_range_is_drawn_to_its_ends():
+    assert min(scenario.delay_s for scenario in DRAWN) < 0.00011 and max(scenario.delay_s for scenario in DRAWN) > 0.55
+    holds = [scenario.op_s for scenario in DRAWN]
+    assert max(holds) > 55 and sum(scenario.hold == "fixed:0" for scenario in DRAWN) > 100
+    assert {scenario.slots for scenario in DRAWN} == set(range(1, 9))
+    assert {scenario.when_isolated for scenario in DRAWN} == {"wait", "proceed", "raise"}
+    assert {scenario.on_lost for scenario in DRAWN} == {"continue", "cancel"}
+    assert {scenario.demand.partition(":")[0] for scenario in DRAWN} == {"saturated", "bursts", "poisson", "periodic"}
+    assert max(scenario.loss for scenario in DRAWN) == 0.4 and max(scenario.duplication for scenario in DRAWN) > 0.45
+    batches = [fault for scenario in DRAWN for fault in scenario.faults if isinstance(fault, Batch)]
+    assert max(batch.count for batch in batches) >= 45
+    cuts = [fault for scenario in DRAWN for fault in scenario.faults if isinstance(fault, Partition)]
+    assert {(cut.one_way, cut.mute) for cut in cuts} == {(False, False), (True, False), (True, True)}
+    kills = [fault for scenario in DRAWN for fault in scenario.faults if isinstance(fault, Kill)]
+    assert {kill.silent for kill in kills} == {True, False}
+
+
+def test_every_trouble_is_drawn_alone_and_with_others():
+    found = Counter(name for scenario in DRAWN for name in weather_of(scenario))
+    assert found["nothing"] > 50
+    assert len(found) >= len(TROUBLES) and min(found.values()) >= 20
+    assert all(is_sound(scenario) for scenario in DRAWN)
+    assert min(scenario.nodes for scenario in DRAWN if any(isinstance(each, DeadLink) for each in scenario.faults)) >= 4
+
+
+def test_every_run_is_five_minutes_long_and_its_command_is_the_same_run():
+    for scenario in DRAWN[:40]:
+        assert scenario.duration_s >= 240 and scenario.settle_s >= 120
+        words = shlex.split(command(scenario))
+        assert words[:3] == ["softmutex", "sim", "run"]
+    assert run(Plan(13, (2, 200), "wandering")).virtual_s >= 270
+
+
+def test_the_command_of_a_drawn_run_replays_it(capsys: pytest.CaptureFixture[str]):
+    scenario = draw(13)
+    assert main([*shlex.split(command(scenario))[1:], "--json"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["digest"] == simulate(scenario).digest
+
+
+@pytest.mark.parametrize(("machine", "law"), [(MakesAnotherToken, "tokens"), (Dozes, "requests")])
+def test_a_failure_is_made_as_small_as_it_gets(machine: type, law: str):
+    large = Scenario(
+        algorithm=machine, nodes=12, duration_s=200.0, settle_s=120.0, op_s=1.234, delay_s=0.0123, slots=1, place=77,
+        ids="ascending", duplication=0.0, patience_s=60.0, hold="exponential", bound_s=10.0, seed=5,
+        faults=(Churn(0.1), Batch(20.0, 7)),
+    )  # fmt: skip
+    assert law in {violation.law for violation in simulate(large).violations}
+    small = shrink(large, law, patience_s=60.0)
+    assert law in {violation.law for violation in simulate(small).violations}
+    assert small.faults == () and small.nodes <= 4 and small.patience_s is None and small.hold == "fixed"
+    assert small.duration_s < 100 and small.place == 0
+
+
+def test_a_campaign_adds_up_and_is_the_same_with_any_number_of_processes():
+    plans = [Plan(seed, (2, 12), "wandering") for seed in range(1, 9)]
+    alone, together = Campaign("wandering"), Campaign("wandering")
+    for outcome in outcomes(plans, 1):
+        alone.add(outcome)
+    for outcome in sorted(outcomes(plans, 2), key=lambda outcome: outcome.seed):
+        together.add(outcome)
+    one, other = alone.to_json(1.0), together.to_json(1.0)
+    assert one == other
+    assert one["runs"] == 8 and sum(each["seeds"] for each in one["weather"].values()) >= 8
+    assert one["virtual_seconds"] >= 8 * 270
+    text = alone.as_text(60.0)
+    assert "480 seeds an hour" in text and "fairness" in text
+    assert "COMMIT" in one["did"][next(iter(one["did"]))]
+
+
+def test_what_was_found_is_told_with_a_command_that_shows_it_again():
+    plan = Plan(1, (2, 2), "wandering")
+    (found,) = smallest([(plan, "tokens")], 1, patience_s=0.0)
+    assert found.command.startswith("softmutex sim run --algorithm wandering --nodes 2") and found.seed == 1
+
+
+def test_check_runs_seeds_and_says_what_it_watched(capsys: pytest.CaptureFixture[str]):
+    words = ["sim", "check", "--seeds", "3", "--nodes", "2:5", "--shrink-for", "1"]
+    assert main(words) in (0, 1)
+    assert "of 3 seeds broken" in capsys.readouterr().out
+    assert main([*words, "--json"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["runs"] == 3
+    assert main(["sim", "check", "--nodes", "1:5"]) == 64
+    assert "two numbers of nodes" in capsys.readouterr().err
+
+
+def test_a_campaign_ends_when_its_time_is_over(capsys: pytest.CaptureFixture[str]):
+    assert main(["sim", "check", "--for", "1s", "--nodes", "2:3", "--shrink-for", "0"]) in (0, 1)
+    assert "seeds an hour" in capsys.readouterr().out
