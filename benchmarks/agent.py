@@ -16,17 +16,18 @@ import os
 import re
 import resource
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from softmutex import Node
+from softmutex.cli.benching.rounds import Rounds
 from softmutex.ports import Observation
 
 SOFTMUTEX = str(Path(sys.executable).with_name("softmutex"))
@@ -63,12 +64,9 @@ async def measure_start(times: int) -> dict[str, Any]:
         "agent": job(),
         "no agent": job("--no-agent"),
     }
-    took: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(times):
-        for name, command in commands.items():
-            took[name].append(await took_s(command))
-    median = {name: statistics.median(values) for name, values in took.items()}
-    best = {name: min(values) for name, values in took.items()}
+    took = await Rounds.arun({name: partial(took_s, command) for name, command in commands.items()}, times)
+    median = {name: took.median(name) for name in commands}
+    best = {name: took.fastest(name) for name in commands}
     before = cpu_of_children_s()
     for _ in range(times):
         await took_s(commands["agent"])

@@ -30,10 +30,12 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from softmutex import Node
+from softmutex.cli.benching.rounds import Rounds
 from softmutex.core.messages import Withdraw
 from softmutex.core.wire import Frame
 from softmutex.runtime import keyfile
@@ -104,13 +106,14 @@ async def measure_seal(rounds: int) -> Figures:
     async with pair() as plain, pair(key=KEY) as sealed, pair(key=KEY) as signed:
         give_papers(signed)
         await hop_us(signed, 50)
-        taken = [(await hop_us(plain), await hop_us(sealed), await hop_us(signed)) for _ in range(rounds)]
+        pairs = {"plain": plain, "sealed": sealed, "signed": signed}
+        taken = await Rounds.arun({name: partial(hop_us, nodes) for name, nodes in pairs.items()}, rounds)
     return {
-        "hop_us": round(min(one for one, _, _ in taken)),
-        "hop_sealed_us": round(min(two for _, two, _ in taken)),
-        "hop_signed_us": round(min(three for _, _, three in taken)),
-        "sealed / not sealed": round(statistics.median(two / one for one, two, _ in taken), 3),
-        "signed / sealed": round(statistics.median(three / two for _, two, three in taken), 2),
+        "hop_us": round(taken.fastest("plain")),
+        "hop_sealed_us": round(taken.fastest("sealed")),
+        "hop_signed_us": round(taken.fastest("signed")),
+        "sealed / not sealed": round(taken.ratio("sealed", "plain"), 3),
+        "signed / sealed": round(taken.ratio("signed", "sealed"), 2),
     }
 
 
@@ -284,15 +287,16 @@ def measure_flood(rounds: int) -> Figures:
                 flooded.append(phase(workers, lambda kind=kind, into=counts: into.append(flood(kind, ports))))  # type: ignore[misc]
                 sent += sum(counts)
             grown = max(worker.resident_kb - was for worker, was in zip(workers, grown_from, strict=True))
-            ratios = [there["p99_us"] / here["p99_us"] for here, there in zip(calm, flooded, strict=True)]
+            p99, p50 = (
+                Rounds([{"calm": a[what], "flooded": b[what]} for a, b in zip(calm, flooded, strict=True)])
+                for what in ("p99_us", "p50_us")
+            )
             figures[kind] = {
                 "frames_a_second": round(sent / (rounds * PHASE_S)),
-                "p99_us": round(statistics.median(one["p99_us"] for one in calm)),
-                "p99_flooded_us": round(statistics.median(one["p99_us"] for one in flooded)),
-                "p99 flooded / calm": round(statistics.median(ratios), 2),
-                "p50 flooded / calm": round(
-                    statistics.median(b["p50_us"] / a["p50_us"] for a, b in zip(calm, flooded, strict=True)), 2
-                ),
+                "p99_us": round(p99.median("calm")),
+                "p99_flooded_us": round(p99.median("flooded")),
+                "p99 flooded / calm": round(p99.ratio("flooded", "calm"), 2),
+                "p50 flooded / calm": round(p50.ratio("flooded", "calm"), 2),
                 "grown_kb": grown,
             }
         figures["dropped"] = [worker.tells()["dropped"] for worker in workers]

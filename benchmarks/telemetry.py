@@ -22,7 +22,6 @@ import json
 import logging
 import os
 import socket
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -39,6 +38,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from softmutex_adapters.observers.otel import TRACED_A_SECOND, OpenTelemetry
 
 from softmutex import Node, SoftMutex
+from softmutex.cli.benching.rounds import Rounds
 from softmutex.cli.benching.workers import Line, in_processes
 
 SLOT_S, PAUSE_S = 0.5, 0.1
@@ -125,21 +125,18 @@ async def measure(rounds: int) -> dict[str, Any]:
         one, other = await in_processes("telemetry:work", [task, task])
     hung.close()
     slots = {mode: list(zip(one[mode], other[mode], strict=True)) for mode in MODES}
-    hop_us = {mode: [SLOT_S / (a[0] + b[0]) * 1e6 for a, b in slots[mode]] for mode in MODES}
-    cpu_us = {mode: [(a[1] + b[1]) / (a[0] + b[0]) * 1e6 for a, b in slots[mode]] for mode in MODES}
+    turns = [dict(zip(MODES, turn, strict=True)) for turn in zip(*slots.values(), strict=True)]
+    hop_us = Rounds([{mode: SLOT_S / (a[0] + b[0]) * 1e6 for mode, (a, b) in turn.items()} for turn in turns])
+    cpu_us = Rounds([{mode: (a[1] + b[1]) / (a[0] + b[0]) * 1e6 for mode, (a, b) in turn.items()} for turn in turns])
     return {
         mode: {
-            "hop_us": round(statistics.median(hop_us[mode]), 1),
-            "cost": more(hop_us[mode], hop_us["off"]),
-            "cpu_us": round(statistics.median(cpu_us[mode]), 1),
-            "cpu_cost": more(cpu_us[mode], cpu_us["off"]),
+            "hop_us": round(hop_us.median(mode), 1),
+            "cost": round(hop_us.ratio(mode, "off") - 1, 3),
+            "cpu_us": round(cpu_us.median(mode), 1),
+            "cpu_cost": round(cpu_us.ratio(mode, "off") - 1, 3),
         }
         for mode in MODES
     }
-
-
-def more(took: list[float], without: list[float]) -> float:
-    return round(statistics.median(a / b for a, b in zip(took, without, strict=True)) - 1, 3)
 
 
 def main() -> None:

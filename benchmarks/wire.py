@@ -9,12 +9,13 @@ ratios are those of one round, in the middle of all rounds.
 import argparse
 import json
 import socket
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
+from softmutex.cli.benching.rounds import Rounds
 from softmutex.core.events import SECOND, Escort, Token
 from softmutex.core.messages import Offer
 from softmutex.core.wire import Frame, decode, encode
@@ -72,15 +73,15 @@ def import_ms(module: str) -> float:
 
 
 def run(rounds: int) -> dict[str, object]:
-    things = things_to_measure()
-    taken = [{name: measure_us(call) for name, call in things.items()} for _ in range(rounds)]
+    things = {name: partial(measure_us, call) for name, call in things_to_measure().items()}
+    taken = Rounds.run(things, rounds)
     ratios = {
-        f"{name} / loopback datagram": statistics.median(round_[name] / round_["loopback datagram"] for round_ in taken)
+        f"{name} / loopback datagram": taken.ratio(name, "loopback datagram")
         for name in ("encode + decode", "seal + open")
     }
     return {
         "bytes": {"token": len(encode(token_frame())), "token, sealed": len(encode(token_frame())) + 16},
-        "microseconds": {name: round(min(round_[name] for round_ in taken), 2) for name in things},
+        "microseconds": {name: round(taken.fastest(name), 2) for name in things},
         "ratios": {name: round(ratio, 2) for name, ratio in ratios.items()},
         "import_ms": {name: round(import_ms(name), 1) for name in ("softmutex.core.wire", "softmutex.runtime.sealing")},
     }

@@ -24,12 +24,12 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from softmutex.core.errors import ConfigError
-from softmutex.ports import Closed, Member
 from softmutex.saying import logger
 from softmutex.urls import Url, join_address, split_address
 from softmutex_adapters.memberships import dns_wire
 from softmutex_adapters.memberships.dns_resolver import RESOLV_CONF, ask, ask_within, read_resolv_conf
 from softmutex_adapters.memberships.dns_wire import AAAA, SRV, A, BadAnswer, NoSuchName
+from softmutex_adapters.memberships.looked_up import LookedUpMembership
 
 log = logger("membership")
 
@@ -42,11 +42,12 @@ TARGETS_AT_ONCE = 8
 NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 
 
-class DnsMembership:
+class DnsMembership(LookedUpMembership):
     def __init__(
         self, name: str, port: int | None = None, *, refresh: float = REFRESH_S, server: tuple[str, int] | None = None
     ) -> None:
-        self._name, self._port, self._refresh_s, self._server = name, port, refresh, server
+        super().__init__(refresh, RETRY_S, ["lookups", "lookups_failed"])
+        self._name, self._port, self._server = name, port, server
         try:
             dns_wire.question(0, name, A)
         except (ValueError, UnicodeEncodeError):
@@ -56,16 +57,10 @@ class DnsMembership:
                 f"dns://{name}: write dns://name:port for addresses, or dns://_service._udp.name, whose SRV records "
                 "name the ports."
             )
-        self._me = ""
         self._found: tuple[str, ...] = ()
         self._targets: dict[tuple[str, int], list[str]] = {}  # of SRV records
-        self._shown: tuple[Member, ...] | None = None
-        self._changed, self._listed = asyncio.Event(), asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._closed = False
-        self._is_told = False
         self._is_read = False
-        self._counts = {"lookups": 0, "lookups_failed": 0}
+        self._listed = asyncio.Event()
 
     @classmethod
     def from_url(cls, url: str) -> Self:
@@ -83,50 +78,22 @@ class DnsMembership:
             parts.refuse(f"{error}; write dns://name:port, or dns://_service._udp.name")
         return cls(name, port, refresh=refresh, server=server)
 
-    # --- what the node asks -----------------------------------------------------------------------------------------
-
-    async def join(self, me: Member) -> None:
-        """Nobody is told: whoever keeps the name has to know of this node."""
-        self._me = me.address
-        self._changed.set()
-
-    async def leave(self) -> None:
-        """Nobody is told."""
-
-    async def watch(self) -> Sequence[Member]:
-        if self._task is None and not self._closed:
-            self._task = asyncio.get_running_loop().create_task(self._refresh(), name=f"softmutex dns: {self._name}")
-        if self._shown is None and not self._closed:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_LIST_S):
-                    await self._listed.wait()
-        while not self._closed:
-            others = tuple(Member(address) for address in map(self._as_mine, self._found) if address != self._me)
-            if others != self._shown:
-                self._shown = others
-                return others
-            self._changed.clear()
-            await self._changed.wait()
-        raise Closed("the membership is closed")
+    async def _before_first_list(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LIST_S):
+                await self._listed.wait()
 
     async def aclose(self) -> None:
-        self._closed = True
-        self._changed.set()
         self._listed.set()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().aclose()
 
     @property
-    def pending(self) -> tuple[str, ...]:
+    def pending(self) -> Sequence[str]:
         """M8."""
         return () if self._is_read else (f"dns://{self._name}",)
 
-    def group_key(self) -> bytes | None:
-        return None
-
-    def statistics(self) -> Mapping[str, int]:
-        return {**self._counts, "members": len(self._found)}
+    def _shown_as(self) -> Mapping[str, str]:
+        return {self._as_mine(address): "" for address in self._found}
 
     def _as_mine(self, address: str) -> str:
         """As the addresses of this node's transport are written: a name server knows no `http://`."""
@@ -135,28 +102,29 @@ class DnsMembership:
 
     # --- looking up -------------------------------------------------------------------------------------------------
 
-    async def _refresh(self) -> None:
-        failures = 0
-        while True:
-            self._counts["lookups"] += 1
-            try:
-                async with asyncio.timeout(LOOKUP_S):
-                    port = self._port
-                    found = await self._services() if port is None else await self._addresses(self._name, port)
-                if not found:
-                    raise NoSuchName("it has no address")
-                self._is_read = True
-                self._found, failures = tuple(sorted(set(found))[:MEMBERS_MAX]), 0
-                self._tell("")
-            except (OSError, UnicodeError, BadAnswer) as error:  # TimeoutError is an OSError
-                failures += 1
-                self._is_read = self._is_read or is_nobody(error)
-                self._counts["lookups_failed"] += 1
-                self._tell(str(error) or "no answer")
+    def _needs_looking_up(self) -> bool:
+        return True
+
+    async def _look_up_all(self) -> bool:
+        self._counts["lookups"] += 1
+        try:
+            async with asyncio.timeout(LOOKUP_S):
+                port = self._port
+                found = await self._services() if port is None else await self._resolve(self._name, port)
+            if not found:
+                raise NoSuchName("it has no address")
+            self._is_read = True
+            self._found = tuple(sorted(set(found))[:MEMBERS_MAX])
+        except (OSError, UnicodeError, BadAnswer) as error:  # TimeoutError is an OSError
+            self._is_read = self._is_read or is_nobody(error)
+            self._counts["lookups_failed"] += 1
+            self._tell(str(error) or "no answer")
+            return False
+        else:
+            self._tell("")
+            return True
+        finally:
             self._listed.set()
-            self._changed.set()
-            retry_s = RETRY_S * 2 ** min(failures - 1, 10)
-            await asyncio.sleep(min(retry_s, self._refresh_s) if failures else self._refresh_s)
 
     def _tell(self, trouble: str) -> None:
         """Once, and once again when all is well."""
@@ -168,7 +136,7 @@ class DnsMembership:
             log.warning("dns://%s: answers again (%d members)", self._name, len(self._found))
         self._is_told = bool(trouble)
 
-    async def _addresses(self, name: str, port: int) -> list[str]:
+    async def _resolve(self, name: str, port: int) -> list[str]:
         if self._server is None:
             loop = asyncio.get_running_loop()
             found = await loop.getaddrinfo(name, port, type=socket.SOCK_DGRAM)
@@ -191,7 +159,7 @@ class DnsMembership:
                 return [join_address(text, port) for text in told[target]]
             with contextlib.suppress(OSError, UnicodeError, BadAnswer):
                 async with at_once:
-                    return await self._addresses(target, port)
+                    return await self._resolve(target, port)
             return self._targets.get((target, port), [])
 
         services = list(dict.fromkeys((one.text, one.port) for one in answer.records if one.kind == SRV))

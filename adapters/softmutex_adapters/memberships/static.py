@@ -27,9 +27,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from softmutex.core.errors import ConfigError
-from softmutex.ports import Closed, Member
+from softmutex.ports import Member
 from softmutex.saying import logger
 from softmutex.urls import Url, host_of, is_loopback, join_address, split_address
+from softmutex_adapters.memberships.looked_up import LookedUpMembership
 
 log = logger("membership")
 
@@ -39,7 +40,7 @@ LOOKUP_S = 10.0
 LOOKUPS_AT_ONCE = 4  # a dead name server must not take all threads of the application's executor
 
 
-class StaticMembership:
+class StaticMembership(LookedUpMembership):
     """`static://a:9431,b:9431,[fd00::1]:9431?refresh=seconds`
 
     Every member may be given the same list: a node's own address is left out where it is told by `join`, and what
@@ -47,6 +48,7 @@ class StaticMembership:
     """
 
     def __init__(self, addresses: Iterable[str], *, refresh: float = REFRESH_S) -> None:
+        super().__init__(refresh, RETRY_S, ["lookups", "lookups_failed"])
         self._found: dict[str, tuple[str, ...]] = {}
         for entry in addresses:
             address, is_name = read_entry(entry)
@@ -54,15 +56,7 @@ class StaticMembership:
         if not self._found:
             raise ConfigError("static:// names no address. Write static://host1:9431,host2:9431.")
         self._names = [address for address, found in self._found.items() if not found]
-        self._refresh_s = refresh
-        self._me: str | None = None
         self._asked: set[str] = set()  # names that were looked up, with or without success
-        self._shown: tuple[tuple[Member, ...], tuple[str, ...]] | None = None
-        self._changed = asyncio.Event()
-        self._closed = False
-        self._is_told = False
-        self._refresher: asyncio.Task[None] | None = None
-        self._counts = {"lookups": 0, "lookups_failed": 0}
 
     @classmethod
     def from_url(cls, url: str) -> Self:
@@ -72,36 +66,15 @@ class StaticMembership:
         return cls([entry.strip() for entry in parts.place.split(",") if entry.strip()], refresh=refresh)
 
     async def join(self, me: Member) -> None:
-        self._me = me.address
         scheme, is_url, _ = me.address.partition("://")
         if is_url:
             await self._stop_looking_up()
             entries = [entry if "://" in entry else f"{scheme}://{entry}" for entry in self._found]
             self._found, self._names = {entry: (entry,) for entry in entries}, []
-        self._changed.set()
-
-    async def leave(self) -> None:
-        """Nobody is told: a fixed list stays as it is."""
-
-    async def watch(self) -> Sequence[Member]:
-        if self._names and self._refresher is None and not self._closed:
-            self._refresher = asyncio.get_running_loop().create_task(self._refresh(), name="softmutex static: names")
-        while not self._closed:
-            others = self._others()
-            if (others, self.pending) != self._shown:
-                self._shown = others, self.pending
-                return others
-            self._changed.clear()
-            await self._changed.wait()
-        raise Closed("the membership is closed")
-
-    async def aclose(self) -> None:
-        self._closed = True
-        self._changed.set()
-        await self._stop_looking_up()
+        await super().join(me)
 
     @property
-    def pending(self) -> tuple[str, ...]:
+    def pending(self) -> Sequence[str]:
         """M8: names that are being looked up for the first time."""
         return tuple(name for name in self._names if name not in self._asked)
 
@@ -114,31 +87,17 @@ class StaticMembership:
         """M9: nothing else is in the list. (Of a name nothing is known before it is looked up.)"""
         return all(is_loopback(host_of(f"//{entry.partition('://')[2] or entry}") or "") for entry in self._found)
 
-    def group_key(self) -> bytes | None:
-        return None
+    def _shown_as(self) -> Mapping[str, str]:
+        return {address: entry for entry, found in self._found.items() for address in found}
 
-    def statistics(self) -> Mapping[str, int]:
-        return {**self._counts, "members": sum(map(len, self._found.values()))}
+    def _needs_looking_up(self) -> bool:
+        return bool(self._names)
 
-    def _others(self) -> tuple[Member, ...]:
-        entries = {address: entry for entry, found in self._found.items() for address in found if address != self._me}
-        return tuple(Member(address, label=entry) for address, entry in entries.items())
-
-    async def _stop_looking_up(self) -> None:
-        if self._refresher is not None:
-            self._refresher.cancel()
-            await asyncio.gather(self._refresher, return_exceptions=True)
-
-    async def _refresh(self) -> None:
-        failures_in_a_row = 0
+    async def _look_up_all(self) -> bool:
         at_once = asyncio.Semaphore(LOOKUPS_AT_ONCE)
-        while True:
-            well = await asyncio.gather(*(self._look_up(name, at_once) for name in self._names))
-            self._changed.set()
-            self._tell()
-            failures_in_a_row = 0 if all(well) else failures_in_a_row + 1
-            retry_s = RETRY_S * 2 ** min(failures_in_a_row - 1, 10)
-            await asyncio.sleep(min(retry_s, self._refresh_s) if failures_in_a_row else self._refresh_s)
+        well = await asyncio.gather(*(self._look_up(name, at_once) for name in self._names))
+        self._tell()
+        return all(well)
 
     def _tell(self) -> None:
         """Once, and once again when all names are known. A name that keeps its old addresses is no news."""

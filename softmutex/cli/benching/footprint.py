@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from softmutex.cli.benching.rounds import Rounds
 from softmutex.cli.benching.workers import Line, cpu_s, in_processes, resident_kib
 
 TRANSPORT, MEMBERSHIP = "udp://127.0.0.1:0", "local://softmutex-bench-footprint"
@@ -71,16 +72,17 @@ def measure_start(times: int) -> dict[str, Any]:
             "flock": ["flock", f"{home}/lock", "true"],
             "run": [softmutex, "run", "-n", "bench-run", "--membership", "local://softmutex-bench-run", "--", "true"],
         }
-        took: dict[str, list[float]] = {name: [] for name in commands}
-        for _ in range(times):
-            for name, command in commands.items():
-                began = time.perf_counter()
-                subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-                took[name].append(time.perf_counter() - began)
-    median = {name: statistics.median(values) for name, values in took.items()}
+        took = Rounds.run({name: partial(took_s, command) for name, command in commands.items()}, times)
+    median = {name: took.median(name) for name in commands}
     return {
         "import_s": median["import"] - median["python"],
         "python_s": median["python"],
         "run_adds_s": median["run"] - median["true"],
         "flock_adds_s": median["flock"] - median["true"],
     }
+
+
+def took_s(command: list[str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    return time.perf_counter() - began
