@@ -4,8 +4,8 @@ Each promise has a number; `softmutex.testing.contracts` has one test for each, 
 subclassing the contract. An adapter that cannot keep a promise is not an adapter.
 
 What some adapters can do and others cannot is a small protocol of its own (`OnThisHost`, `Complete`, `Banning`,
-`Observing`, `Authority`; `Sleeper`, `Courier`, `Choosy`, `Guest`): an adapter has it or has it not, and the same
-contract proves it. The naive way, an attribute that is looked for by name where it is needed, is promised by nobody.
+`Observing`, `Authority`; `Sleeper`, `Courier`, `Choosy`, `Guest`, `Tracer`): an adapter has it or has it not, and the
+same contract proves it. The naive way, an attribute that is looked for where it is needed, is promised by nobody.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class Observer(Protocol):
     `wait_started`, `wait_ended`, `hold_started` and `hold_ended` come in the task (or thread) of the application, so
     that an observer finds the caller's context there; everything else on the node's loop.
 
-    What else it may be: `Sleeper` (O3), `Courier` (O4), `Choosy` (O5), `Guest` (O6).
+    What else it may be: `Sleeper` (O3), `Courier` (O4), `Choosy` (O5), `Guest` (O6), `Tracer` (O7).
     Prove it: subclass `softmutex.testing.contracts.ObserverContract`.
     """
 
@@ -315,3 +315,11 @@ class Guest(Protocol):
     def opened(self, node: NodeSeen) -> None: ...
 
     def closed(self, node: NodeSeen) -> None: ...
+
+
+@runtime_checkable
+class Tracer(Protocol):
+    """O7  The trace context of a hold that it was told of, as W3C headers (`traceparent`, `tracestate`), for what runs
+    under it in another process; empty where that hold is not traced, or over."""
+
+    def trace_of(self, observation: Observation) -> Mapping[str, str]: ...

@@ -5,7 +5,7 @@ job                                    agent
   <- welcome  or  elsewhere(why)         it will see to it; or: it is in another group than the job wants
   <- granted(turn)                       the mutex is yours, if you are there to take it
   -> take(turn)                          I am, and not stopped
-  <- go(epoch, hop, ...)                 begin; nothing comes where it took you too long, and others came first
+  <- go(epoch, hop, trace, ...)          begin; nothing comes where it took you too long, and others came first
   -> running(group)                      so that the agent can kill the command if the job is killed
   -> touch                               there is progress
   <- lost(reason, why), overrun(end)     while it is held

@@ -27,7 +27,7 @@ from softmutex import AcquireTimeout, ConfigError, Hold, Isolated, Node, NodeClo
 from softmutex.agent.groups import kill_group
 from softmutex.agent.link import NOT_ACQUIRED, NOT_STARTED, USAGE, Lines, NotALink, pack
 from softmutex.agent.room import OnOverrun, Rooms
-from softmutex.agent.traced import below
+from softmutex.agent.traced import below, is_of_one_trace
 from softmutex.saying import logger
 
 TAKE_PATIENCE_S = 5.0
@@ -230,7 +230,9 @@ class Session:
                 self._asleep = True
                 return
             self._hold = hold
-            self._say("go", **{**described(hold), "waited": time.monotonic() - self._began_at})
+            trace = hold._trace()
+            trace = trace if is_of_one_trace(trace, self._wish.trace) else {}  # the claim was another job's once
+            self._say("go", **{**described(hold), "waited": time.monotonic() - self._began_at, "trace": trace})
             await self._watch_over(hold)
             self._hold = None
             if self._killed and self._group:

@@ -15,6 +15,7 @@ import socket
 from softmutex import AcquireTimeout, Node
 from softmutex.agent.groups import KILL_PATIENCE_S
 from softmutex.agent.session import Session, Wish
+from softmutex.cli import tracing
 from softmutex.core.names import printable
 from softmutex.runtime.config import Settings
 
@@ -26,7 +27,11 @@ def serve(link: socket.socket, wish: Wish, settings: Settings, log_level: int) -
     to_stderr.setFormatter(Printable("softmutex: %(message)s"))
     logging.basicConfig(handlers=[to_stderr], level=log_level)
     logging.getLogger("softmutex.hold").setLevel(logging.CRITICAL)  # for programmers; the front has its own words
-    asyncio.run(attend(link, wish, settings))
+    tracing.set_up()
+    try:
+        asyncio.run(attend(link, wish, settings))
+    finally:
+        tracing.flush()
 
 
 class Printable(logging.Formatter):

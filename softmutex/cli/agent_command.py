@@ -22,6 +22,7 @@ from softmutex import Node, SoftMutexError
 from softmutex.agent.link import NOT_STARTED
 from softmutex.agent.place import Door, path_of
 from softmutex.agent.server import serve
+from softmutex.cli import tracing
 from softmutex.cli.settings import add_node_flags, node_settings
 from softmutex.core.errors import ConfigError
 from softmutex.runtime.config import Settings
@@ -48,6 +49,7 @@ def main(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         format="softmutex agent: %(message)s", level=logging.INFO if arguments.verbose else logging.WARNING
     )
+    tracing.set_up()
     try:
         asyncio.run(run(node_settings(arguments), path))
     except ConfigError:
@@ -55,6 +57,8 @@ def main(arguments: argparse.Namespace) -> int:
     except (SoftMutexError, OSError) as error:
         sys.stderr.write(f"softmutex agent: {error}\n")
         return NOT_STARTED
+    finally:
+        tracing.flush()
     return 0
 
 

@@ -12,7 +12,8 @@ The exit code is the command's own. Otherwise:
 
 The command is executed without a shell, in a process group of its own. What is signalled to `softmutex run` reaches all
 of that group, SIGKILL too; nothing of the group is left running after a signal. SOFTMUTEX_HELD names the mutexes that
-the command holds (by spaces), SOFTMUTEX_EPOCH the generation of the last one's token.
+the command holds (by spaces), SOFTMUTEX_EPOCH the generation of the last one's token. Where the hold is traced
+(`cli/tracing.py`), TRACEPARENT is its span, below the one that TRACEPARENT named.
 
 Where an agent of this user is there (`softmutex agent`), in the group that is wanted, it is asked. Else, or with
 --no-agent or several slots, the command has a node of its own. What the flags, the environment or the file say of the
@@ -27,7 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from softmutex.agent import place
+from softmutex.agent import place, traced
 from softmutex.cli import Mistake, command, supervise
 from softmutex.cli.settings import add_mutex_flags, add_node_flags, group_settings, mutex_keywords
 from softmutex.core.errors import ConfigError
@@ -69,8 +70,9 @@ def main(arguments: argparse.Namespace) -> int:
             "would wait for itself. If that hold is over or another one's: unset SOFTMUTEX_HELD."
         )
 
-    def environ(epoch: int) -> Mapping[str, str]:
-        return {**os.environ, "SOFTMUTEX_HELD": " ".join([*held, name]), "SOFTMUTEX_EPOCH": str(epoch)}
+    def environ(epoch: int, trace: Mapping[str, str]) -> Mapping[str, str]:
+        ours = {"SOFTMUTEX_HELD": " ".join([*held, name]), "SOFTMUTEX_EPOCH": str(epoch)}
+        return {**os.environ, **ours, **traced.for_environment(trace)}
 
     say = speaker(name)
     try:
@@ -105,7 +107,8 @@ def main(arguments: argparse.Namespace) -> int:
         from softmutex.cli import agent
 
         log_level = logging.ERROR if arguments.quiet else logging.INFO if arguments.verbose else logging.WARNING
-        agent.serve(link, Wish(name, keywords, left_s(), timeout_s, on_overrun), node, log_level)
+        wish = Wish(name, keywords, left_s(), timeout_s, on_overrun, traced.of_environment(os.environ))
+        agent.serve(link, wish, node, log_level)
 
     def call() -> supervise.Socket | None:
         # A node uses one of several slots, and an agent is one node.
@@ -117,6 +120,7 @@ def main(arguments: argparse.Namespace) -> int:
         where = {key: node[key] for key in ("group", "membership") if node.given(key)}
         limits = {"timeout": left_s(), "said": timeout_s}
         want = {"name": name, **limits, "on_overrun": on_overrun, "options": options, "place": where}
+        want["trace"] = traced.of_environment(os.environ)
         try:
             return place.call(path, want)
         except (place.NoAgent, place.Elsewhere) as error:

@@ -62,11 +62,11 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be run, and how. `environ` gives the command's environment for the epoch of its hold."""
+    """What is to be run, and how. `environ` gives the command's environment for the epoch and the trace of its hold."""
 
     argv: Sequence[str]
     file: str
-    environ: Callable[[int], Mapping[str, str]]
+    environ: Callable[[int, Mapping[str, str]], Mapping[str, str]]
     end_when_lost: bool = False
     grace_s: float = 10.0
     say: Callable[[str], None] = lambda text: None  # why the command does not run
@@ -249,13 +249,13 @@ class Front:
 
     # --- the command -------------------------------------------------------------------------------------------------
 
-    def _start(self, epoch: int) -> None:
+    def _start(self, epoch: int, trace: Mapping[str, str]) -> None:
         job = self._job
         try:
             self._group = command.spawn(
                 job.file,
                 job.argv,
-                job.environ(epoch),
+                job.environ(epoch, trace),
                 default=self._default_in_command,
                 in_child=self._in_child,
             )
@@ -404,7 +404,7 @@ class Front:
             case {"is": "granted", "turn": int(turn)} if waiting:
                 self._send("take", turn=turn)
             case {"is": "go", "epoch": int(epoch)} if waiting:
-                self._start(epoch)
+                self._start(epoch, message.get("trace") or {})
             case {"is": "failed", "code": int(code), "why": str(why)} if waiting:
                 job.say(why)
                 self._leave(Outcome(code))

@@ -16,6 +16,7 @@ C3  `_on_lost` and `_on_overrun` are called at most once each, and only between 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -113,6 +114,10 @@ class Claim:
         if self._lost_as is None and not self._crossing.node.is_mine():
             return LostReason.CLOSED  # the parent of this forked process holds it, not this one
         return self._lost_as
+
+    def _trace(self) -> Mapping[str, str]:
+        """The trace context of this hold, as W3C headers; empty where it is not traced."""
+        return self._crossing.trace_of(self)
 
     def touch(self) -> None:
         """There is progress: max_hold begins anew."""

@@ -163,6 +163,11 @@ class Crossing:
             }
             node.observers.notice(Observation(name, node.id, "hold_started", begun))
 
+    def trace_of(self, claim: Claim) -> Mapping[str, str]:
+        return self.node.observers.trace_of(
+            Observation(self.plan.name, self.node.id, "hold_started", {"request": claim._request})
+        )
+
     def _release_seen(self, claim: Claim) -> None:
         node = self.node
         held_s = (node.now() - claim._granted_at) / SECOND

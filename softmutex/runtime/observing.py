@@ -20,7 +20,7 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 
 from softmutex import plugins
 from softmutex.core.events import Duration, Instant, NodeId, Note, from_seconds
-from softmutex.ports import Choosy, Courier, Guest, Membership, Observation, Observer, Observing, Sleeper
+from softmutex.ports import Choosy, Courier, Guest, Membership, Observation, Observer, Observing, Sleeper, Tracer
 from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
 from softmutex.runtime.local import LocalMutex
@@ -127,6 +127,13 @@ class Observers:
             if packed:
                 return bytes(packed[:BAGGAGE_MAX])
         return b""
+
+    def trace_of(self, observation: Observation) -> Mapping[str, str]:
+        """The trace context of a hold, of the first observer that has one."""
+        for observer in self.awake:
+            if isinstance(observer, Tracer) and (headers := self._ask(observer, observer.trace_of, observation)):
+                return headers
+        return {}
 
     def _ask(self, observer: object, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
         """None where it failed."""

@@ -66,7 +66,7 @@ def main() -> int:
     job = supervise.Job(
         given.command,
         command.find(given.command[0]),
-        lambda epoch: {**os.environ, "SOFTMUTEX_EPOCH": str(epoch)},
+        lambda epoch, trace: {**os.environ, "SOFTMUTEX_EPOCH": str(epoch)},
         given.end_when_lost,
         given.grace,
         say,

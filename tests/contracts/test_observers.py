@@ -5,7 +5,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from softmutex_adapters.observers.otel import OpenTelemetry
 from softmutex_adapters.registry.reporter import Reporter
 
-from softmutex.ports import Choosy, Courier, Guest, Observer, Sleeper
+from softmutex.ports import Choosy, Courier, Guest, Observer, Sleeper, Tracer
 from softmutex.testing import ObserverContract
 
 
@@ -16,7 +16,7 @@ class TestOpenTelemetry(ObserverContract):
         return OpenTelemetry(tracer_provider=TracerProvider(), meter_provider=MeterProvider())
 
     def test_it_is_all_that_an_observer_may_be(self):
-        for part in (Sleeper, Courier, Choosy, Guest):
+        for part in (Sleeper, Courier, Choosy, Guest, Tracer):
             assert isinstance(self.make(), part)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,9 @@ class OpenTelemetry:
 
     def baggage(self, observation: Observation) -> bytes:
         return self._wake()[0].baggage(observation)
+
+    def trace_of(self, observation: Observation) -> Mapping[str, str]:
+        return self._wake()[0].trace_of(observation)
 
     def _wake(self) -> tuple[Spans, Meters]:
         if self._awake is None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from opentelemetry import context, trace
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from softmutex.core.events import FactKind, NodeId
 from softmutex.ports import NodeSeen, Observation
@@ -171,6 +172,13 @@ class Spans:
             return b""
         self._let_go[seen.node, seen.mutex] = LetGo(hold)
         return pack(hold)
+
+    def trace_of(self, seen: Observation) -> Mapping[str, str]:
+        asked = self._holds.get((seen.node, seen.mutex, seen.values["request"]))
+        headers: dict[str, str] = {}
+        if asked is not None and asked.hold is not None:
+            TraceContextTextMapPropagator().inject(headers, trace.set_span_in_context(asked.hold))
+        return headers
 
     def _hold_ended(self, seen: Observation) -> None:
         asked = self._holds.pop((seen.node, seen.mutex, seen.values["request"]), None)

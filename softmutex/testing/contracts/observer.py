@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from softmutex.core.events import FactKind, NodeId, Note
-from softmutex.ports import Choosy, Courier, Guest, Observation, Observer, Sleeper
+from softmutex.ports import Choosy, Courier, Guest, Observation, Observer, Sleeper, Tracer
 from softmutex.testing.contracts.checks import check
 
 BAGGAGE_MAX = 64
@@ -33,7 +33,7 @@ class SeenNode:
 
 
 class ObserverContract:
-    """O1 of `softmutex.ports.Observer`, and O3 to O6 of those that are more than that. (O2 is the node's to keep.)"""
+    """O1 of `softmutex.ports.Observer`, and O3 to O7 of those that are more than that. (O2 is the node's to keep.)"""
 
     at_once_s: ClassVar[float] = 0.25  # far more than it should take, and far less than a call over a network may
 
@@ -116,6 +116,21 @@ class ObserverContract:
         node = SeenNode(7)
         open_for(observer, node)
         check(observer.messages == wanted, "it changed its mind")
+        close_for(observer, node)
+
+    async def test_o7_the_trace_of_a_hold_is_told_while_it_lasts(self) -> None:
+        observer, node = self.make(), SeenNode(7)
+        if not isinstance(observer, Tracer):
+            return
+        open_for(observer, node)
+        for observation in story(node.id):
+            observer.notice(observation)
+            if observation.what == "hold_started":
+                headers = observer.trace_of(observation)
+                check(set(headers) <= {"traceparent", "tracestate"}, f"unknown headers: {dict(headers)}")
+                check(len(headers.get("traceparent", "").split("-")) in (1, 4), f"no traceparent: {dict(headers)}")
+            if observation.what == "hold_ended":
+                check(not observer.trace_of(observation), "the hold is over")
         close_for(observer, node)
 
     async def test_o6_it_may_be_shown_several_nodes(self) -> None:
