@@ -28,7 +28,7 @@ from tests.leaks import Census
 
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 INSTALL = "sudo .ci/install-system"
-PURE = ("core", "group", "handover", "sim", "wandering", "wire")
+PURE = ("algorithms", "core", "group", "handover", "sim", "wandering", "wire")
 
 # No deadline: on a shared machine a slow example is no finding. In CI the examples are the same in every run.
 settings.register_profile("here", deadline=None)

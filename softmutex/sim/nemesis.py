@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from softmutex import plugins
 from softmutex.core.laws import Weather
 from softmutex.sim.faults import (
     Batch,
@@ -80,7 +81,7 @@ def draw(seed: int, nodes: tuple[int, int] = (FEWEST, MOST), algorithm: str = "w
     fields["duration_s"] = dice.between(*ROUGH_S)
     fields["delay_s"] = dice.log(0.0001, 0.6)
     fields["jitter"] = dice.one_of(0.0, 0.2, 0.5, 0.9)
-    fields["slots"] = dice.whole(2, 8) if dice.happens(0.25) else 1
+    fields["slots"] = min(dice.whole(2, 8) if dice.happens(0.25) else 1, plugins.algorithm(algorithm).slots_most)
     fields["on_lost"] = dice.one_of("continue", "continue", "cancel")
     fields["when_isolated"] = "wait" if dice.happens(0.85) else dice.one_of("proceed", "raise")
     _draw_use(dice, fields)

@@ -10,6 +10,7 @@ import gc
 import random
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
@@ -59,7 +60,7 @@ class Bench:
         **options: Any,
     ) -> None:
         self.members = list(members)
-        if machine.name != "random-access":
+        if "passing" in {each.name for each in fields(machine.Options)}:
             options = {"passing": passing, **options}
         self.rng = random.Random(seed)
         self.machine = machine(Setup(me, self.members, self.rng, timing or Timing(), options))
@@ -86,7 +87,7 @@ class Bench:
             if isinstance(effect, SetTimer):
                 self.timers[effect.timer] = effect.at
             elif isinstance(effect, CancelTimer):
-                del self.timers[effect.timer]
+                self.timers.pop(effect.timer, None)
         return self.effects
 
     # --- events ---
