@@ -46,6 +46,13 @@ def load(name: str) -> ModuleType:
     return module
 
 
+def on_config(config: Any) -> Any:
+    """Each decision has its place in the navigation by being there."""
+    pages = sorted(path.name for path in (HERE / "decisions").glob("[0-9]*.md"))
+    config.nav.append({"Decisions": ["decisions/index.md", *(f"decisions/{page}" for page in pages)]})
+    return config
+
+
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 

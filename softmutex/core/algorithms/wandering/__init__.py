@@ -37,7 +37,7 @@ Each rule, where it lives, what it is for, and where the papers have it:
     slots       registrar     k tokens, each with its own post, watch and epoch    soft semaphore
     settings    seats         a fingerprint travels along; a mismatch is told      evidence
 
-Time constants and their reasons: `settings.py`. Decisions: `softmutex/decisions/0011` to `0013`.
+Time constants and their reasons: `settings.py`. Decisions: `docs/decisions/0011` to `0013`.
 """
 
 from softmutex.core.algorithms.wandering.machine import Wandering
