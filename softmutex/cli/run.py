@@ -16,7 +16,7 @@ the command holds (by spaces), SOFTMUTEX_EPOCH the generation of the last one's 
 (`cli/tracing.py`), TRACEPARENT is its span, below the one that TRACEPARENT named.
 
 Where an agent of this user is there (`softmutex agent`), in the group that is wanted, it is asked. Else, or with
---no-agent or several slots, the command has a node of its own. What the flags, the environment or the file say of the
+--no-agent, the command has a node of its own. What the flags, the environment or the file say of the
 group counts; where they say nothing, the agent's group is the one.
 """
 
@@ -111,8 +111,7 @@ def main(arguments: argparse.Namespace) -> int:
         agent.serve(link, wish, node, log_level)
 
     def call() -> supervise.Socket | None:
-        # A node uses one of several slots, and an agent is one node.
-        alone = arguments.no_agent or has_own_place(arguments) or mutex["slots"] > 1
+        alone = arguments.no_agent or has_own_place(arguments)
         path = None if alone else place.path_of()
         if path is None:
             return None

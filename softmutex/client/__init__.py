@@ -12,9 +12,6 @@ So nothing has to be renewed, and no thread has to run for that: a loss is read 
 looked at. An agent that ends while somebody waits is called again, until the time limit; where none comes back within
 CALL_PATIENCE_S, that is `NoAgent`.
 
-An agent is one node of its group, and a node uses one of several `slots` at once, unless all members of the group say
-`options={"each": K}`.
-
 `SoftMutex` here and in `softmutex` have the same shapes. What this one lacks: reactions that are functions (`on_lost`,
 `on_overrun`), and the settings of the node, which are the agent's.
 """

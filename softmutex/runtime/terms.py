@@ -113,6 +113,8 @@ def plan(name: str, settings: Settings) -> Plan:
     options = dict(settings["options"])
     if settings["min_interval"] is not None:
         options["min_interval"] = settings["min_interval"]
+    if settings["slots"] > 1 and has_each(machine or plugins.algorithm(algorithm)):
+        options.setdefault("each", settings["slots"])  # one node may use all of them, where nobody says otherwise
     terms = Terms(algorithm, settings["slots"], timing, json.dumps(options, sort_keys=True) if options else "", machine)
     return Plan(
         name,
@@ -125,3 +127,8 @@ def plan(name: str, settings: Settings) -> Plan:
             settings["when_isolated"],
         ),
     )
+
+
+def has_each(machine: type[Algorithm]) -> bool:
+    """Whether it has a switch for how many slots one node may use."""
+    return any(option.name == "each" for option in fields(machine.Options))

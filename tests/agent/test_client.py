@@ -126,9 +126,11 @@ async def test_a_cancelled_wait_leaves_the_queue(agent: Agent):
 
 
 def test_slots_and_other_options_go_along(agent: Agent):
-    two = {"slots": 2, "options": {"each": 2}}
-    with SoftMutex("x", **two), SoftMutex("x", **two, timeout=20):  # type: ignore[arg-type]
-        assert SoftMutex("x", **two).try_acquire() is None  # type: ignore[arg-type]
+    with SoftMutex("x", slots=2), SoftMutex("x", slots=2, timeout=20):
+        assert SoftMutex("x", slots=2).try_acquire() is None
+    one = {"slots": 2, "options": {"each": 1}}
+    with SoftMutex("one of two", **one):  # type: ignore[arg-type]
+        assert SoftMutex("one of two", **one).try_acquire() is None  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="slots"):
         SoftMutex("y", slots=0).acquire()
     with pytest.raises(ConfigError, match="pigeon"):

@@ -73,7 +73,14 @@ def test_the_command_sees_what_it_holds(agent: Agent, run: Start):
     assert started.communicate(timeout=30)[0] == "x, 1\n"
 
 
-@pytest.mark.parametrize("what", ["--membership=local://other", "--transport=udp://127.0.0.1:0", "--slots=2"])
+def test_jobs_of_one_agent_share_the_slots(agent: Agent, run: Start, tmp_path: Path):
+    for name in ("first", "second"):
+        run(HOLDS.format(name), "--slots", "2")
+        read_number(tmp_path / f"{name}.pid")
+    assert run("true", "--slots", "2", "--on-busy", "fail").wait(30) == 75
+
+
+@pytest.mark.parametrize("what", ["--membership=local://other", "--transport=udp://127.0.0.1:0"])
 def test_what_the_agent_cannot_be_is_a_node_of_its_own(agent: Agent, run: Start, what: str):
     with SoftMutex("y"):
         started = run("exit 5", "-v", what)

@@ -102,6 +102,10 @@ def overlaps(seen: list[Visit]) -> list[tuple[Visit, Visit]]:
     return [(one, two) for one, two in pairwise(seen) if two.begin < one.end]
 
 
+def most_at_once(seen: list[Visit]) -> int:
+    return max((sum(other.begin <= one.begin < other.end for other in seen) for one in seen), default=0)
+
+
 def wait_until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + patience_s
     while not condition():
@@ -143,6 +147,19 @@ class SchedulerContract:
         assert not outcome.ok
         assert "AcquireTimeout" in outcome.says
         assert len(visits(log)) == 1
+
+
+class SlotsContract:
+    """Two slots. The subclass's fixture `pairs` is a site where the mutex has two."""
+
+    def test_two_jobs_of_one_worker_run_at_once_where_there_are_two_slots(self, pairs: Site, log: Path) -> None:
+        jobs = [pairs.submit(0, 600.0), pairs.submit(0, 600.0)]
+        wait_until(lambda: have_come(log) == 2, "the second job waits, though a slot is free")
+        jobs.append(pairs.submit(1, 0.1))
+        may_end(log).touch()
+        wait_until(lambda: all(pairs.outcome(job) for job in jobs), "not all are over")
+        assert [pairs.outcome(job) for job in jobs] == [(True, "")] * 3
+        assert most_at_once(visits(log)) == 2
 
 
 class LossContract(SchedulerContract):

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.schedulers.contract import LossContract, Site
+from tests.schedulers.contract import LossContract, Site, SlotsContract
 from tests.schedulers.lines import LineSite, line_site
 from tests.schedulers.spans import SpansContract
 
 
-class Both(LossContract, SpansContract):
+class Both(LossContract, SpansContract, SlotsContract):
     worker = "tests.schedulers.apscheduler_worker"
     how = ""
 
@@ -34,6 +34,11 @@ class Both(LossContract, SpansContract):
     @pytest.fixture
     def traced(self, log: Path, spans: Path) -> Iterator[Site]:
         with self.start(log, TESTS_SPANS=str(spans)) as site:
+            yield site
+
+    @pytest.fixture
+    def pairs(self, log: Path) -> Iterator[Site]:
+        with self.start(log, SOFTMUTEX_SLOTS="2") as site:
             yield site
 
     def start(self, log: Path, **more: str) -> AbstractContextManager[LineSite]:

@@ -20,6 +20,7 @@ from tests.schedulers.contract import (
     LossContract,
     Outcome,
     Site,
+    SlotsContract,
     is_in,
     may_end,
     outsider,
@@ -142,7 +143,7 @@ def waiters(group: str) -> int:
     return sum(mutex["waiting_count"] for mutex in said["mutexes"])
 
 
-class Celery(LossContract):
+class Celery(LossContract, SlotsContract):
     pool = ""
 
     @pytest.fixture
@@ -152,6 +153,11 @@ class Celery(LossContract):
     @pytest.fixture
     def site(self, celery_tasks: Any, log: Path) -> Iterator[Site]:
         with self.start(celery_tasks, log) as site:
+            yield site
+
+    @pytest.fixture
+    def pairs(self, celery_tasks: Any, log: Path) -> Iterator[Site]:
+        with self.start(celery_tasks, log, SOFTMUTEX_SLOTS="2") as site:
             yield site
 
     @contextmanager

@@ -19,7 +19,7 @@ from softmutex_adapters.schedulers.dask import SoftMutexPlugin, turn
 
 from softmutex import HoldLost, SoftMutexError
 from tests.schedulers import spans
-from tests.schedulers.contract import LossContract, Outcome, Site, transfer, visits, wait_until
+from tests.schedulers.contract import LossContract, Outcome, Site, SlotsContract, transfer, visits, wait_until
 
 
 def plain(log: str, seconds: float, timeout_s: float | None) -> None:
@@ -30,6 +30,11 @@ def plain(log: str, seconds: float, timeout_s: float | None) -> None:
 async def on_the_loop(log: str, seconds: float, timeout_s: float | None) -> None:
     async with turn("transfers", timeout=timeout_s):
         await asyncio.to_thread(transfer, log, seconds)
+
+
+def plain_pairs(log: str, seconds: float, timeout_s: float | None) -> None:
+    with turn("pairs", slots=2, timeout=timeout_s):
+        transfer(log, seconds)
 
 
 @spans.traced
@@ -137,9 +142,13 @@ class Dask(LossContract, spans.SpansContract):
         return DaskSite(dask_client, log, self.traced_task)
 
 
-class TestPlainTasks(Dask):
+class TestPlainTasks(Dask, SlotsContract):
     task = staticmethod(plain)
     traced_task = staticmethod(traced_plain)
+
+    @pytest.fixture
+    def pairs(self, site: Site, dask_client: Client, log: Path) -> Site:
+        return DaskSite(dask_client, log, plain_pairs)
 
 
 class TestAsyncTasks(Dask):

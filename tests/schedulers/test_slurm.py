@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.schedulers.contract import LossContract, Outcome, SchedulerContract, is_in, overlaps, visits, wait_until
+from tests.schedulers.contract import (
+    LossContract,
+    Outcome,
+    SchedulerContract,
+    SlotsContract,
+    is_in,
+    overlaps,
+    visits,
+    wait_until,
+)
 from tests.schedulers.slurm_cluster import NODES, Cluster, running_cluster
 
 ROOT = Path(__file__).parent.parent.parent
@@ -125,13 +134,33 @@ class TestWrappedInTheJob(LossContract):
         assert site.cluster.fields(job)["ExitCode"] == "7:0"
 
 
-class TestHeldUntilItsTurn(SchedulerContract):
+class OneAfterTheOther(SlurmSite):
+    """A job on each node in turn: each has one processor."""
+
+    count = 0
+
+    def submit(self, worker: int, seconds: float, timeout_s: float | None = None, *more: str) -> int:
+        self.count += 1
+        return super().submit(self.count % 2, seconds, timeout_s, *more)
+
+
+class TestHeldUntilItsTurn(SchedulerContract, SlotsContract):
     """`job_submit.lua` and the releaser: no node waits."""
 
     @pytest.fixture
     def site(self, cluster: Cluster, group: None, log: Path) -> Iterator[SlurmSite]:
         releaser = start_releaser(cluster)
         site = SlurmSite(cluster, log, held=True)
+        try:
+            yield site
+            site.close()
+        finally:
+            stop(releaser)
+
+    @pytest.fixture
+    def pairs(self, cluster: Cluster, group: None, log: Path) -> Iterator[SlurmSite]:
+        releaser = start_releaser(cluster, "--slots", "transfers=2")
+        site = OneAfterTheOther(cluster, log, held=True)
         try:
             yield site
             site.close()
@@ -189,9 +218,9 @@ def test_a_releaser_that_is_restarted_takes_the_mutex_of_the_job_that_runs(clust
         stop(releaser)
 
 
-def start_releaser(cluster: Cluster) -> subprocess.Popen[bytes]:
+def start_releaser(cluster: Cluster, *more: str) -> subprocess.Popen[bytes]:
     with (cluster.here / "releaser.out").open("ab") as out:
-        command = [SOFTMUTEX, "slurm", "release"]
+        command = [SOFTMUTEX, "slurm", "release", *more]
         return subprocess.Popen(command, env=cluster.environ(), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
 

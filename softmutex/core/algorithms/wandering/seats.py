@@ -244,7 +244,8 @@ class Seats:
         """More requests wait here than one turn serves: a ticket behind the others'."""
         waiter = self.machine.waiter
         request = next(iter(waiter.waiting))
-        direct = not seat.token.escort.more and self.desk.options.hints
+        full = self.desk.options.each in (1, self.in_use)  # else another token may be free: ask for it
+        direct = full and not seat.token.escort.more and self.desk.options.hints
         if any(ticket.node == self.desk.me for ticket in seat.token.queue):  # it stands for this one now
             mine = Ticket(self.desk.me, request)
             queue = tuple(mine if ticket.node == mine.node else ticket for ticket in seat.token.queue)

@@ -45,7 +45,7 @@ class WanderingOptions(Options):
     census: bool = True  # waiters whose requests go unanswered look for the token themselves
     early: bool = True  # the next holder is asked while A still runs
     watchers: int = within(2, 1, 2)
-    each: int = within(1, 1, 256)  # slots that one node may use at once
+    each: int = within(1, 1, 256)  # slots that one node may use at once; the runtime says `slots` where nobody says
     min_interval: float = within(0.0, 0.0)
     row: int = within(16, 1, 4096)  # requests of one node that are served in a row while others wait
     row_time: float = within(0.02, 0.0)  # no further one is started after this
