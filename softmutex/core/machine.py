@@ -51,6 +51,7 @@ class Setup:
     when_isolated: WhenIsolated = "wait"  # where too few members answer to know anything
     place: U64 = 0  # a number that all members make of the mutex's name: spreads whatever is chosen by it
     instant: bool = False  # the papers' own world: each message arrives at once, once
+    shared: dict[str, Any] = field(default_factory=dict)  # what machines with the same `members` make of them once
 
 
 class View(NamedTuple):

@@ -414,6 +414,7 @@ class RunningNode:
             terms.slots,
             when_isolated,
             place=keys.place_of(name),
+            shared=self.peers.made_of_members,
         )
         machine = terms.machine_class()(setup)
         mutex = self.mutexes[name] = LocalMutex(self, name, terms, machine)

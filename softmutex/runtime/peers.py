@@ -28,7 +28,7 @@ import hashlib
 import secrets
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from softmutex.core.events import SECOND, Instant, MembersChanged, NodeId, from_seconds
 from softmutex.core.messages import Bye, Challenge, Hello, Message, Ping, Pong, Welcome
@@ -118,6 +118,7 @@ class Peers:
     def __init__(self, node: NodeForPeers) -> None:
         self._node = node
         self.members: list[NodeId] = [node.id]
+        self.made_of_members: dict[str, Any] = {}  # by the machines, for all of them
         self.table: dict[NodeId, Peer] = {}
         self.greetings: dict[str, Greeting] = {}
         self._shown: dict[str, Member] = {}  # by the membership, as of now

@@ -100,8 +100,9 @@ class Population:
             self._world.after(lag, self.tell_one, node_id, (other,), ())
 
     def _add(self, node_id: NodeId) -> SimNode:
-        members = self._first_view(node_id) if self._scenario.own_views else self._shared
-        setup = replace(self._setup, me=node_id, members=members)
+        own = self._scenario.own_views
+        members = self._first_view(node_id) if own else self._shared
+        setup = replace(self._setup, me=node_id, members=members, shared={} if own else self._setup.shared)
         node = self.nodes[node_id] = SimNode(node_id, self._make(setup), members)
         return node
 

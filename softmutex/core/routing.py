@@ -1,0 +1,126 @@
+"""Prefix routing over the membership: who answers for a key, and by which others a message gets there.
+
+What it decides: each key belongs to the member whose spot is nearest to it on a ring of 64 bits, and a message goes
+there in steps, each with one more digit in common with the key, as in Pastry and Kademlia. Everybody knows everybody
+here, so a message could go straight. But then each member would speak with all others, and nobody in between could
+answer for the one that is asked (`e2e`, `non-e2e`): a node uses 15 others for each row of digits, O(log N) in all.
+
+The naive way, a table that joins and leaves repair by messages, is wrong until it is repaired. Here a step is computed
+when it is needed, from the members as they are known now: of those that have the digit, the first one after a point of
+the node's own. That point stays where it is, so who comes or goes changes only the entries that it is in.
+
+    spot 3a7f.. wants b2c1.. --> b91e.. --> b2f4.. --> nobody has b2c: straight to whoever is nearest, b2bd..
+
+P1  Each step has more digits in common with the key than the last one, or is the last: at most 16 and one, O(log N).
+P2  Where two agree on who is there, they agree on whose each key is, and on each step of every other node.
+P3  Who comes takes keys only from its neighbours, who goes leaves them only to its neighbours.
+P4  `update` may be told the same twice, so machines that are told one after the other may share a ring.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final
+
+from softmutex.core.events import NOBODY, NodeId
+
+DIGIT: Final = 4  # bits
+BITS: Final = 64
+ALL: Final = (1 << BITS) - 1
+HOPS_MOST: Final = BITS // DIGIT + 2  # where views differ a message could go in a circle: after so many it is dropped
+OWNERS_KEPT: Final = 4096
+
+
+def spot_of(number: int) -> int:
+    """Where a number lies on the ring. No two lie at one spot, and neighbours are no neighbours any more."""
+    number = (number + 0x9E3779B97F4A7C15) & ALL
+    number = ((number ^ number >> 30) * 0xBF58476D1CE4E5B9) & ALL
+    number = ((number ^ number >> 27) * 0x94D049BB133111EB) & ALL
+    return number ^ number >> 31
+
+
+def key_of(place: int, replica: int) -> int:
+    """The key of one replica of a mutex."""
+    return spot_of(spot_of(place & ALL) + replica)
+
+
+class Ring:
+    """The members by their spots."""
+
+    __slots__ = ("_nodes", "_owners", "_spots")
+
+    def __init__(self, members: Iterable[NodeId]) -> None:
+        pairs = sorted((spot_of(node), node) for node in members)
+        self._spots = [spot for spot, _ in pairs]
+        self._nodes = [node for _, node in pairs]
+        self._owners: dict[int, NodeId] = {}  # asked before, and nothing changed since
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def update(self, joined: Iterable[NodeId], left: Iterable[NodeId]) -> None:
+        spots, nodes = self._spots, self._nodes
+        for node in left:
+            spot = spot_of(node)
+            at = bisect_left(spots, spot)
+            if at < len(spots) and spots[at] == spot:
+                del spots[at], nodes[at]
+                self._owners.clear()
+        for node in joined:
+            spot = spot_of(node)
+            at = bisect_left(spots, spot)
+            if at == len(spots) or spots[at] != spot:
+                spots.insert(at, spot)
+                nodes.insert(at, node)
+                self._owners.clear()
+
+    def owner(self, key: int, but: NodeId = NOBODY) -> NodeId:
+        """The nearest to the key. `but`: as if that one was not there."""
+        if but:
+            return self._nearest(key, but)
+        found = self._owners.get(key)
+        if found is None:
+            if len(self._owners) >= OWNERS_KEPT:
+                self._owners.clear()
+            found = self._owners[key] = self._nearest(key, NOBODY)
+        return found
+
+    def _nearest(self, key: int, but: NodeId) -> NodeId:
+        count, at = len(self._nodes), bisect_left(self._spots, key)
+        near = dict.fromkeys(step % count for step in range(at - 2, at + 2)) if count else {}
+        found = [(_distance(self._spots[index], key), self._nodes[index]) for index in near]
+        return min((pair for pair in found if pair[1] != but), default=(0, NOBODY))[1]
+
+    def next_hop(self, me: NodeId, key: int) -> NodeId:
+        """To whom `me` passes on what is for this key; to itself where it has arrived."""
+        owner = self.owner(key)
+        if owner == me:
+            return me
+        mine = spot_of(me)
+        below = BITS - DIGIT * (_digits_in_common(mine, key) + 1)  # bits that do not matter for this step
+        if below <= 0:
+            return owner
+        low = key >> below << below
+        first, end = bisect_left(self._spots, low), bisect_left(self._spots, low + (1 << below))
+        if first == end:
+            return owner
+        own_point = low + (spot_of(mine ^ below) >> (BITS - below) if below else 0)
+        at = bisect_left(self._spots, own_point, first, end)
+        return self._nodes[first if at == end else at]
+
+    def path(self, me: NodeId, key: int) -> list[NodeId]:
+        """All steps, as long as nobody comes or goes."""
+        steps: list[NodeId] = []
+        while (step := self.next_hop(steps[-1] if steps else me, key)) != (steps[-1] if steps else me):
+            steps.append(step)
+        return steps
+
+
+def _distance(one: int, other: int) -> int:
+    apart = (one - other) & ALL
+    return min(apart, ALL + 1 - apart)
+
+
+def _digits_in_common(one: int, other: int) -> int:
+    return (BITS - (one ^ other).bit_length()) // DIGIT

@@ -1,0 +1,98 @@
+"""`core/routing.py`: whose a key is, and how a message gets there."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from softmutex.core.routing import Ring, key_of
+
+SIZES = (1, 2, 3, 7, 50, 1000)
+
+
+def group(size: int, seed: int = 1) -> list[int]:
+    """Ids of both kinds that there are: one after the other, or at random."""
+    if seed % 2:
+        return list(range(1, size + 1))
+    return random.Random(seed).sample(range(1, 1 << 63), size)
+
+
+def keys(count: int) -> list[int]:
+    return [key_of(place, replica) for place in range(count) for replica in range(3)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_from_anywhere_a_message_arrives_where_the_key_is(size: int, seed: int):
+    members = group(size, seed)
+    ring = Ring(members)
+    for key in keys(5):
+        for start in members[:100]:
+            steps = ring.path(start, key)
+            assert (steps[-1] if steps else start) == ring.owner(key)
+            assert len(set(steps)) == len(steps) and start not in steps
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_it_takes_few_steps(size: int):
+    ring = Ring(group(size, 2))
+    steps = [len(ring.path(start, key)) for key in keys(5) for start in group(size, 2)[:200]]
+    assert max(steps) <= math.log(size, 16) + 4
+    assert sum(steps) / len(steps) <= math.log(size, 16) + 1
+
+
+def test_a_node_speaks_with_few_others():
+    members = group(1000, 2)
+    ring = Ring(members)
+    for me in members[:5]:
+        spoken_with = {ring.next_hop(me, key_of(place, 0)) for place in range(2000)} - {me}
+        assert len(spoken_with) <= 15 * math.ceil(math.log(1000, 16)) + 15
+
+
+def test_keys_are_spread_over_the_members():
+    ring = Ring(group(20))
+    owned = [ring.owner(key_of(place, 0)) for place in range(4000)]
+    assert set(owned) == set(group(20))
+    assert max(map(owned.count, set(owned))) < 5 * 4000 / 20
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_with_comers_and_goers_it_is_the_ring_of_those_who_are_there(seed: int):
+    chance = random.Random(seed)
+    members = group(30, seed)
+    ring = Ring(members)
+    for _ in range(60):
+        comers = [chance.randrange(1 << 40, 1 << 41) for _ in range(chance.randrange(3))]
+        goers = chance.sample(members, min(len(members) - 1, chance.randrange(3)))
+        members = [node for node in members if node not in goers] + comers
+        for _ in range(chance.randrange(1, 3)):  # two machines that share it tell it alike
+            ring.update(comers, goers)
+        fresh = Ring(members)
+        for key in keys(4):
+            assert ring.owner(key) == fresh.owner(key)
+            assert ring.next_hop(members[0], key) == fresh.next_hop(members[0], key)
+        assert len(ring) == len(members)
+
+
+def test_who_comes_takes_keys_for_itself_and_moves_no_others():
+    before, after = Ring(group(50)), Ring([*group(50), 99])
+    for key in keys(300):
+        assert after.owner(key) in (before.owner(key), 99)
+        assert after.owner(key, but=99) == before.owner(key)
+
+
+def test_who_goes_changes_no_step_that_it_was_not_in():
+    members = group(200, 2)
+    before, after = Ring(members), Ring(members[1:])
+    for key in keys(50):
+        for me in members[1:20]:
+            if before.next_hop(me, key) != members[0] and before.owner(key) != members[0]:
+                assert after.next_hop(me, key) == before.next_hop(me, key)
+
+
+def test_nobody_is_nobody():
+    ring = Ring([])
+    assert ring.owner(1) == 0 and ring.next_hop(7, 1) == 0
+    assert Ring([7]).owner(1) == 7 and Ring([7]).owner(1, but=7) == 0
