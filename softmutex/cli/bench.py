@@ -53,11 +53,11 @@ async def parked(quick: bool) -> list[Report]:
 
 async def contention(quick: bool) -> list[Report]:
     rows: list[Report] = []
-    for hold_s in (0.0, 0.01):
+    for hold_s in (0.0, 0.01) if quick else (0.0, 0.001, 0.01):
         for clients in (8,) if quick else (8, 32, 128):
-            for backend in contended.BACKENDS:
+            for shape, backend in contended.beside_each_other(clients):
                 try:
-                    rows.append(await contended.measure(backend, clients, hold_s, 2.0 if quick else 6.0))
+                    rows.append(await contended.measure(backend, clients, hold_s, 1.0 if quick else 6.0, shape))
                 except NotInstalled as missing:
                     rows.append({"backend": backend, "clients": clients, "hold_s": hold_s, "left_out": str(missing)})
     return rows
@@ -78,7 +78,7 @@ async def crowds(quick: bool) -> list[Report]:
 PARTS: dict[str, tuple[str, Callable[[bool], Coroutine[Any, Any, list[Report]]]]] = {
     "hop": ("one hand-over between two processes, and a bare UDP ping-pong", hops),
     "parked": ("taking a free mutex again whose token is here", parked),
-    "contended": ("four processes of clients, beside PostgreSQL and Redis", contention),
+    "contended": ("clients that want one mutex, beside PostgreSQL and Redis; the worst of them", contention),
     "footprint": ("memory and processor of nodes that do little", costs),
     "start": ("import, and what `softmutex run` adds to a command, beside flock", starts),
     "recovery": ("after processes die, stop or are cut off: until the next one is in", recovery.measure_recovery),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from softmutex.cli.benching.contended import longest_gap, summary
 from softmutex.cli.benching.crew import Crew, Event, Member, Stay, overlaps_of
 from softmutex.cli.benching.recovery import kill_holder, local_nodes, measure, quantile
 
@@ -52,3 +53,17 @@ async def test_a_row_of_the_table_comes_from_real_processes(no_leaks: None, tmp_
     next_in_at = min(at for at, what, member in said if what == "in" and at > died_at and member is not victim)
     assert row["recovery_max_s"] == row["recovery_median_s"] == next_in_at - died_at
     assert row["trials"] == 1 and row["lost"] == 0
+
+
+def test_the_worst_client_is_seen_where_the_mean_is_fine():
+    lucky = [(float(begin), float(begin), begin + 1.0) for begin in range(9)]
+    unlucky = [(0.0, 9.0, 10.0)]
+    row = summary([{"holds": [lucky, unlucky]}], 2, 0.0, 0)
+    assert row["fewest_of_a_client"] == 1
+    assert row["longest_gap_s"] == 9.0
+    assert row["longest_gap_rounds"] == 4.5  # a round takes two seconds: ten holds in ten seconds, two clients
+
+
+def test_who_never_gets_in_waits_from_the_first_hold_of_all_to_the_last_question():
+    assert longest_gap([], 2.0, 7.5) == 5.5
+    assert longest_gap([(1.0, 3.0, 3.5), (3.5, 4.0, 7.0)], 2.0, 7.5) == 3.5

@@ -1,8 +1,17 @@
-"""Many clients in four processes want one mutex: hand-overs, use, waits, fairness, and what each costs.
+"""Many clients want one mutex: hand-overs, use, waits, fairness, the worst client, and what each costs.
+
+In the field each client is mostly a process or a host of its own, so a node of its own. Three shapes tell what that is:
+
+    a node for each client      clients in four processes, each client with a node: the protocol, without the tax of
+                                more processes than cores
+    a process for each client   the same as it is on a host, with that tax
+    a node for each process     clients in four processes share four nodes: most hand-overs stay within a process
 
 Beside ours: advisory locks of a real PostgreSQL, and redis-py's `Lock` on a real Redis, started here with the settings
-that their users would have. All clients begin at one moment and stop asking at another; holds that began before the
-end are let finish. A hand-over is a hold that follows the hold of another client.
+that their users would have, a connection for each client. All clients begin at one moment and stop asking at another;
+holds that began before the end are let finish. A hand-over is a hold that follows the hold of another client. A round
+is as long as each client takes to be served once, on average; the longest gap of a client is the longest time in which
+it was not served although it asked, in rounds.
 """
 
 from __future__ import annotations
@@ -11,7 +20,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from itertools import pairwise
+from enum import StrEnum
+from itertools import cycle, pairwise
 from typing import Any
 
 from softmutex.cli.benching import servers
@@ -19,33 +29,53 @@ from softmutex.cli.benching.workers import Line, cpu_s, in_processes
 
 PROCESSES = 4
 NAME = "bench-contended"
+PATIENCE_S = 60.0  # until the nodes of one run know each other
 Enter = Callable[[], AbstractAsyncContextManager[object]]
+Span = tuple[float, float, float]  # when a client asked, was in and was out
 
 
-async def measure(backend: str, clients: int, hold_s: float, duration_s: float) -> dict[str, Any]:
+class Shape(StrEnum):
+    NODES = "a node for each client"
+    PROCESSES = "a process for each client"
+    SHARED = "a node for each process"
+
+
+async def measure(
+    backend: str, clients: int, hold_s: float, duration_s: float, shape: Shape = Shape.NODES
+) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         url, server = "", 0
         if backend != "softmutex":
             url, server = await stack.enter_async_context(getattr(servers, backend)())
-        task = {"backend": backend, "url": url, "hold_s": hold_s, "duration_s": duration_s, "name": f"{NAME}-{clients}"}
-        shares = [clients // PROCESSES + (i < clients % PROCESSES) for i in range(PROCESSES)]
+        processes = clients if shape is Shape.PROCESSES else min(PROCESSES, clients)
+        task = {
+            "backend": backend,
+            "url": url,
+            "hold_s": hold_s,
+            "duration_s": duration_s,
+            "name": f"{NAME}-{clients}",
+            "nodes": processes if shape is Shape.SHARED else clients,
+            "is_shared": shape is Shape.SHARED,
+        }
+        shares = [clients // processes + (i < clients % processes) for i in range(processes)]
         cpu, packets = servers.cpu_of_tree_s(server) if server else 0.0, loopback_packets()
         answers = await in_processes(f"{__name__}:work", [{**task, "clients": share} for share in shares])
         packets = loopback_packets() - packets
         cpu = (servers.cpu_of_tree_s(server) if server else 0.0) - cpu
     cpu += sum(answer["cpu_s"] for answer in answers)
-    return {"backend": backend, "clients": clients, "hold_s": hold_s, **summary(answers, clients, cpu, packets)}
+    head = {"backend": backend, "shape": str(shape), "clients": clients, "hold_s": hold_s}
+    return {**head, **summary(answers, clients, cpu, packets)}
 
 
 async def work(task: dict[str, Any], ready: Line) -> dict[str, Any]:
-    log: list[list[tuple[float, float, float]]] = [[] for _ in range(task["clients"])]
+    log: list[list[Span]] = [[] for _ in range(task["clients"])]
     async with AsyncExitStack() as stack:
         make = await stack.enter_async_context(BACKENDS[task["backend"]](task))
         doors = [make() for _ in range(task["clients"])]
         await ready()
         cpu, end = cpu_s(), time.monotonic() + task["duration_s"]
 
-        async def client(enter: Enter, done: list[tuple[float, float, float]]) -> None:
+        async def client(enter: Enter, done: list[Span]) -> None:
             while (asked := time.monotonic()) < end:
                 async with enter():
                     began = time.monotonic()
@@ -74,18 +104,31 @@ def summary(answers: list[dict[str, Any]], clients: int, cpu: float, packets: in
         free_from = max(free_from, ended)
     waits = sorted(began - asked for done in per_client for asked, began, _ in done)
     counts = [len(done) for done in per_client]
+    round_s = span * clients / len(holds)
+    end = max(asked for done in per_client for asked, _, _ in done)
+    gaps = [longest_gap(done, holds[0][0], end) for done in per_client]
     changes = sum(1 for one, two in pairwise(holds) if one[2] != two[2])
     return {
         "acquisitions": len(holds),
+        "acquisitions_per_second": len(holds) / span,
         "handovers_per_second": changes / span,
         "share_in_use": in_use / span,
         "overlap_s": overlap,
         "wait_p50_s": waits[len(waits) // 2],
         "wait_p99_s": waits[int(len(waits) * 0.99)],
         "jain": sum(counts) ** 2 / (clients * sum(count * count for count in counts)),
+        "fewest_of_a_client": min(counts),
+        "longest_gap_s": max(gaps),
+        "longest_gap_rounds": max(gaps) / round_s,
         "cpu_per_acquisition_us": cpu / len(holds) * 1e6,
         "packets_per_acquisition": packets / len(holds),
     }
+
+
+def longest_gap(done: list[Span], begin: float, end: float) -> float:
+    """The longest time that a client was out, between the first hold of all and the last time that anybody asked."""
+    edges = [begin, *(began for _, began, _ in done), end]
+    return max(max(0.0, later - earlier) for earlier, later in pairwise(edges))
 
 
 def loopback_packets() -> int:
@@ -102,9 +145,16 @@ def loopback_packets() -> int:
 async def softmutex_doors(task: dict[str, Any]) -> AsyncIterator[Callable[[], Enter]]:
     from softmutex import Node
 
-    async with Node(transport="udp://127.0.0.1:0", membership="local://softmutex-bench") as node:
-        mutex = node.mutex(task["name"])
-        yield lambda: mutex.hold
+    async with AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(Node(transport="udp://127.0.0.1:0", membership=f"local://{task['name']}"))
+            for _ in range(1 if task["is_shared"] else task["clients"])
+        ]
+        async with asyncio.timeout(PATIENCE_S):
+            while any(len(node.peers()) + 1 < task["nodes"] for node in nodes):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        doors = cycle([node.mutex(task["name"]).hold for node in nodes])
+        yield lambda: next(doors)
 
 
 @asynccontextmanager
@@ -149,3 +199,12 @@ BACKENDS: dict[str, Callable[[dict[str, Any]], AbstractAsyncContextManager[Calla
     "postgresql": postgresql_doors,
     "redis": redis_doors,
 }
+
+MOST_PROCESSES = 32  # more clients than that are not given a process each
+
+
+def beside_each_other(clients: int) -> list[tuple[Shape, str]]:
+    """What is measured of so many clients; to the others a shape makes no difference but the number of processes."""
+    ours = [shape for shape in Shape if shape is not Shape.PROCESSES or clients <= MOST_PROCESSES]
+    others = [backend for backend in BACKENDS if backend != "softmutex"]
+    return [*((shape, "softmutex") for shape in ours), *((Shape.NODES, backend) for backend in others)]
