@@ -28,7 +28,7 @@ import contextlib
 import hashlib
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -180,6 +180,9 @@ class Vouching:
     def is_vouched(self, sender: NodeId) -> bool:
         known = self.senders.get(sender)
         return known is not None and known.not_after + CLOCK_SLACK_S > self.wall_s()
+
+    def forget(self, but: Container[NodeId]) -> None:
+        self.senders = {sender: vouched for sender, vouched in self.senders.items() if sender in but}
 
     def objection(self, frame: Frame, header: bytes, attestation: bytes, body: bytes) -> str:
         """Why this frame is not believed; "" where it is, and then its sender is known."""

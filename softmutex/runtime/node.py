@@ -55,6 +55,7 @@ from softmutex.core.messages import OF_NODE, Message, name_of
 from softmutex.core.wire import Frame
 from softmutex.ports import Closed, Datagram, Member, Membership, Observation, Transport, is_complete, shows_all
 from softmutex.runtime import forks, keys
+from softmutex.runtime.budgets import Budgets, Quota
 from softmutex.runtime.clock import clock_of
 from softmutex.runtime.config import Settings
 from softmutex.runtime.founding import Founding
@@ -75,7 +76,7 @@ log = logger("node")
 
 FOR_THE_NODE = frozenset(OF_NODE.values())
 MUTEXES_MAX = 4096
-WARNINGS_MAX = 1000  # different warnings; what comes later is counted only
+ANSWERS_A_SECOND = 1000  # to who has to prove that it is there (`replays.py`)
 NOT_UNDERSTOOD = ("unknown_key", "forged", "not_sealed", "sealed")  # of a member: another key, or another group
 LINGER_S = 0.01  # a leaving node waits for so long a silence, and
 LINGER_TURNS = 5  # so often at most
@@ -127,7 +128,8 @@ class RunningNode:
         self.heard = False  # since `_linger` looked last
         self.born = forks.here.generation
         self.overdue_at: Instant = 1 << 63  # when it is clear that this process did not get its turn (`lag.py`)
-        self._warned_of: set[str] = set()
+        self._told = Budgets()
+        self._answers = Quota(ANSWERS_A_SECOND)
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()  # set when something that `close` or `open` waits for may have changed
         self.timers = Timers(self.loop, self.now)
@@ -141,6 +143,7 @@ class RunningNode:
         self.status = StatusDesk(self)
         self.lag = LagMonitor.of(self.loop)
         self.keys = keys.in_force(self, group_keys)
+        self.seal.remember(self.members)
 
     # --- birth and death --------------------------------------------------------------------------------------------
 
@@ -273,10 +276,12 @@ class RunningNode:
     def _refused(self, refused: Refused, datagram: Datagram) -> None:
         """Counted by the seal; some of the reasons are for the user to know."""
         source = datagram.source
-        if refused.reason == "unknown_key" and self.keys is not None and self.keys.unknown():
+        if refused.answer is not None and self._answers.take(self.now()):
+            self.send(refused.sender, "", refused.answer, source)
+        elif refused.reason == "unknown_key" and self.keys is not None and self.keys.unknown():
             self.seal.refusals[refused.reason] -= 1  # it is not, after all
             self.take(datagram)
-        elif refused.reason == "version":
+        elif refused.reason == "version" and self.peers.is_listed(source):
             self.warn("version", f"{source} speaks {refused.detail}", once=f"version {source}")
         elif refused.reason in ("unsigned", "unvouched"):
             self.peers.expel(refused.sender, source, refused.detail)
@@ -458,14 +463,11 @@ class RunningNode:
 
     def warn(self, what: str, message: str, *, once: str = "", exc_info: bool = False) -> None:
         """Something that the user of this node should know."""
-        key = once or message
         self.warnings[what] += 1
-        if key not in self._warned_of and len(self._warned_of) < WARNINGS_MAX:
-            self._warned_of.add(key)
+        if self._told.take(what, once or message, self.now()):
             log.warning("%s: %s", self.name, message, exc_info=exc_info)
 
     def notice(self, mutex: str, what: str, values: dict[str, float | int | str]) -> None:
-        """Something for the observers."""
         if self.observers.awake:
             self.observers.notice(Observation(mutex, self.id, what, values))
 
@@ -474,7 +476,6 @@ class RunningNode:
         self.notice("", "loop_lag", {"seconds": lag_s})
 
     def call(self, id: NodeId) -> str:
-        """How people call a node."""
         peer = self.peers.table.get(id)
         return f"{peer.name or 'a node'} at {peer.address}" if peer else f"node {id:x}"
 

@@ -14,8 +14,8 @@ a second token. Plain text where no key is set: one member that lost its key fil
 S1  A nonce is used once: a sub-key belongs to one sender, a sender is one life (N1), its counter starts at 0, grows
     with every frame, and does not restart when the key changes. After a fork the child may not seal.
 S2  A frame is opened at most once in the life of its receiver. A receiver remembers the last 1,024 counters of every
-    sender; what is older than all it remembers is refused. Nothing of this is ever forgotten while the receiver lives:
-    when it knows 65,536 senders (20 MB at most), frames of further ones are refused, and a new life must be begun.
+    sender; what is older than all it remembers is refused. It remembers 65,536 senders (20 MB at most); when there are
+    more, it forgets some, and who is not remembered has to prove that it is there now (`replays.py`).
 S3  What was sealed for another life is refused: frames recorded before a restart are void after it.
 S4  No memory is spent on a sender before a frame of its was opened that was meant for this very life. So a greeting
     (receiver 0) from a sender not heard before can be played back; it is answered by a cookie, and that is all.
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -42,8 +42,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from softmutex.core.errors import BadFrame, ConfigError, NodeClosed
 from softmutex.core.events import NOBODY, NodeId
+from softmutex.core.messages import Bye, Challenge, Hello, Message, Ping, Pong
 from softmutex.core.wire import (
     HEADER_SIZE,
+    SMALLEST,
+    TAG_SIZE,
     UNSEALED,
     Bytes,
     Frame,
@@ -58,17 +61,16 @@ from softmutex.core.wire import (
 )
 from softmutex.files import read_secret
 from softmutex.runtime import forks
+from softmutex.runtime.replays import Replays
 
 if TYPE_CHECKING:
     from softmutex.runtime.identity import Vouching
 
 KEY_SIZE = 32
 SIGNATURE_SIZE = 64
-WINDOW = 1024
-SENDERS_MAX = 65_536
+PING_SIZE = SMALLEST + 8 + TAG_SIZE  # nobody is asked for a proof with more bytes than it sent
 CIPHERS_KEPT = 16  # 2.4 KB each; to derive one anew costs about 4 us
 SIGNED = 1 << 63  # in the counter
-_WINDOW_MASK = (1 << WINDOW) - 1
 _SALT = b"softmutex 1"
 _URLSAFE = str.maketrans("-_", "+/")
 KEY_FILE_MAX = 65_536
@@ -84,7 +86,7 @@ class Refusal(StrEnum):
     REPLAYED = "replayed"  # opened before, or too old to know
     MISDIRECTED = "misdirected"  # meant for another life
     REFLECTED = "reflected"  # one of this node's own; if not, another process lives under its id
-    CROWDED = "crowded"  # a new sender, and there is no room for it
+    UNPROVEN = "unproven"  # of one that may have been forgotten: it is asked to show that it is there
     UNSIGNED = "unsigned"  # hands a token over without a signature, where identities are required
     UNVOUCHED = "unvouched"  # the signature or the certificate with it is wrong, or out of date
 
@@ -94,6 +96,7 @@ class Refused(NamedTuple):
     detail: str
     version: int = 0  # of the peer, where that is the reason
     sender: NodeId = 0  # where it is certain who that is
+    answer: Message | None = None  # what it is to be told, at the address that it came from
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------
@@ -166,35 +169,6 @@ def read_keys(path: Path | str, *, of_anybody: bool = False) -> tuple[bytes, ...
     return keys
 
 
-# --- replays --------------------------------------------------------------------------------------------------------
-
-
-class _Window:
-    """Which counters of one sender were opened. Bit i of `seen`: `highest - i` was.
-
-    `seen` has no more bits than it needs, so a sender that was heard once costs next to nothing; its highest bit is the
-    oldest counter remembered.
-    """
-
-    __slots__ = ("highest", "seen")
-
-    def __init__(self, counter: int) -> None:
-        self.highest = counter
-        self.seen = 1
-
-    def is_new(self, counter: int) -> bool:
-        behind = self.highest - counter
-        return behind < 0 or (behind < self.seen.bit_length() and not self.seen >> behind & 1)
-
-    def note(self, counter: int) -> None:
-        ahead = counter - self.highest
-        if ahead > 0:
-            self.seen = (self.seen << ahead | 1) & _WINDOW_MASK if ahead < WINDOW else 1
-            self.highest = counter
-        else:
-            self.seen |= 1 << -ahead
-
-
 def signed_part(body: bytes) -> int:
     """How many bytes of the body are certificate and signature."""
     size = 1 + body[0] + SIGNATURE_SIZE if body else 0
@@ -211,6 +185,9 @@ class _Door:
         self.me = me
         self.refusals = dict.fromkeys(Refusal, 0)
         self.key_ids: tuple[int, ...] = ()  # the one that seals first
+
+    def remember(self, members: Collection[NodeId]) -> None:
+        """Who is forgotten last: these, as they will be then."""
 
     def _refuse(self, reason: Refusal, detail: str, version: int = 0) -> Refused:
         self.refusals[reason] += 1
@@ -262,7 +239,7 @@ class Sealer(_Door):
         super().__init__(me)
         self._group = group.encode()
         self._counter = 0
-        self._windows: dict[NodeId, _Window] = {}
+        self.replays = Replays()
         self._born = forks.here.generation
         self.vouching: Vouching | None = None
         self.rekey(ring)
@@ -274,6 +251,9 @@ class Sealer(_Door):
         self.key_ids = (ring.use, *(number for number in ring.keys if number != ring.use))
         self._mine = self._derive(ring.use, self.me)
 
+    def remember(self, members: Collection[NodeId]) -> None:
+        self.replays.members = members
+
     def _derive(self, key: int, sender: NodeId) -> AESGCM:
         info = key.to_bytes() + sender.to_bytes(8) + self._group
         return AESGCM(HKDF(SHA256(), KEY_SIZE, salt=_SALT, info=info).derive(self._keys[key]))
@@ -281,7 +261,7 @@ class Sealer(_Door):
     def _new_cipher(self, key: int, sender: NodeId) -> AESGCM:
         """Kept for those who have been heard: strangers cannot push these out."""
         cipher = self._derive(key, sender)
-        if sender in self._windows:
+        if sender in self.replays:
             if len(self._ciphers) >= CIPHERS_KEPT:
                 del self._ciphers[next(iter(self._ciphers))]
             self._ciphers[key, sender] = cipher
@@ -312,11 +292,7 @@ class Sealer(_Door):
                 return self._refuse(Refusal.NOT_SEALED, "not sealed, and this node has a key")
             if key not in self._keys:
                 return self._refuse(Refusal.UNKNOWN_KEY, f"sealed with key {key}; this node has {sorted(self._keys)}")
-            window = self._windows.get(sender)
-            if window is None:
-                if len(self._windows) >= SENDERS_MAX:
-                    return self._refuse(Refusal.CROWDED, f"this life has heard {SENDERS_MAX} senders: restart the node")
-            elif not window.is_new(counter):
+            if not self.replays.is_new(sender, counter):
                 return self._refuse(Refusal.REPLAYED, "opened before, or older than all that is remembered")
             cipher = self._ciphers.get((key, sender)) or self._new_cipher(key, sender)
             header = data[:HEADER_SIZE]
@@ -336,11 +312,35 @@ class Sealer(_Door):
             if objection:
                 self.refusals[why := Refusal.UNVOUCHED if begin else Refusal.UNSIGNED] += 1
                 return Refused(why, objection, sender=sender)
-        if window is not None:
-            window.note(counter)
-        elif frame.receiver == self.me:
-            self._windows[sender] = _Window(counter)
+        if self.replays.must_prove(sender) and frame.receiver == self.me:
+            return self._ask_for_proof(frame, counter, len(data))
+        if frame.receiver == self.me or sender in self.replays:
+            self._note(sender, counter)
         return frame
+
+    def _note(self, sender: NodeId, counter: int) -> None:
+        if self.replays.note(sender, counter) and self.vouching is not None:
+            self.vouching.forget(self.replays)
+
+    def _ask_for_proof(self, frame: Frame, counter: int, size: int) -> Frame | Refused:
+        """Of a sender that is not remembered: it may be long dead. What is no more than a question leaves no trace."""
+        sender, message = frame.sender, frame.message
+        stamp = self.replays.stamp(sender)
+        answer: Message | None = None
+        match message:
+            case Pong(nonce) if nonce == stamp:
+                self._note(sender, counter)
+                return frame
+            case Challenge() | Hello(cookie=0):
+                return frame
+            case Ping(nonce):
+                answer = Pong(nonce)
+            case Bye() | Pong():
+                pass
+            case _ if size >= PING_SIZE:
+                answer = Ping(stamp)
+        self.refusals[Refusal.UNPROVEN] += 1
+        return Refused(Refusal.UNPROVEN, "has not proved that it is there", sender=sender, answer=answer)
 
 
 Seal: TypeAlias = Sealer | Unsealed

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from softmutex import plugins
 from softmutex.core.events import Instant, NodeId
-from softmutex.core.messages import Challenge, Message, StatusReply, StatusRequest
+from softmutex.core.messages import Challenge, Message, Ping, Pong, StatusReply, StatusRequest
 from softmutex.core.wire import Frame
 from softmutex.ports import Closed, Datagram, Member, Transport
 from softmutex.runtime import keys
@@ -210,6 +210,9 @@ class Visitor:
         if not isinstance(frame, Frame):
             return
         match frame.message:
+            case Ping(nonce):  # it may have heard so many that it has to ask who is there (`replays.py`)
+                pong = Frame(self._me, frame.sender, "", Pong(nonce))
+                self._transport.send(datagram.source, self._seal.seal(pong))
             case Challenge(nonce, cookie) if nonce in self._waiting:
                 self._waiting[nonce].asked, self._waiting[nonce].cookie = frame.sender, cookie
                 self._waiting[nonce].news.set()

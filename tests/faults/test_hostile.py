@@ -14,7 +14,7 @@ from tests.faults.relay import Relay
 
 FLOOD_S = 3.0
 GROWTH_MAX_KB = 30_000
-REFUSED = ("malformed", "forged", "replayed", "misdirected", "unknown_key", "version", "crowded", "not_sealed")
+REFUSED = ("malformed", "forged", "replayed", "misdirected", "unknown_key", "version", "unproven", "not_sealed")
 
 Maker = Callable[[random.Random, list[bytes]], Iterator[bytes]]
 

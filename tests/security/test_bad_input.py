@@ -94,6 +94,7 @@ async def test_a_frame_of_another_version_is_told_of_once_a_peer(
 ):
     stranger = network.transport("stranger")
     await stranger.open()
+    await network.membership().join(Member("stranger", 4711, "old"))
     async with node_on(network, key=KEY) as a, node_on(network, key=KEY) as b:
         for _ in range(5):
             stranger.send(a.address, MAGIC + bytes([VERSION + 1]) + os.urandom(60))

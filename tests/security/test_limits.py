@@ -213,22 +213,6 @@ async def test_one_mutex_too_many_is_refused(no_leaks: None, network: MemoryNetw
             pass
 
 
-async def test_warnings_end_and_counting_goes_on(
-    no_leaks: None, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    lower("different warnings of a node", 3, monkeypatch)
-    async with node_on(network, name="one") as one:
-        for number in range(10):
-            stranger = network.transport(f"stranger {number}")
-            await stranger.open()
-            data = bytearray(encode(Frame(5, one.id, "", Pong(1))))
-            data[2] = 9  # another version of the protocol: told once a source
-            stranger.send(one.address, bytes(data))
-            await until(lambda number=number: one.statistics().told.get("version") == number + 1)
-            await stranger.aclose()
-    assert caplog.text.count("speaks version 9") == 3
-
-
 async def test_a_large_group_is_not_asked(no_leaks: None, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch):
     async with node_on(network) as a, node_on(network) as b, node_on(network) as c:
         await until(lambda: all(len(one.peers()) == 2 for one in (a, b, c)))

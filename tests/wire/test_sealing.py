@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from softmutex.core import wire
 from softmutex.core.errors import NodeClosed
-from softmutex.core.messages import Accept, Done, Offer, Withdraw
+from softmutex.core.messages import Accept, Bye, Challenge, Done, Hello, Offer, Ping, Pong, Withdraw
 from softmutex.core.wire import HEADER_SIZE, MAX_FRAME, TAG_SIZE, Frame, UnfitForWire
 from softmutex.runtime import sealing
-from softmutex.runtime.sealing import WINDOW, KeyRing, Refusal, Refused, Sealer, Unsealed, key_id
+from softmutex.runtime.replays import WINDOW
+from softmutex.runtime.sealing import KeyRing, Refusal, Refused, Sealer, Unsealed, key_id
 from tests.limits import limit, lower
 from tests.wire import by_hand
 from tests.wire.shapes import CLASSES, MOST, example, example_frame, frame_from_json, frame_to_json, frames
@@ -305,16 +306,78 @@ def test_nobody_sends_for_others(door: Sealer | Unsealed):
 # --- bounds ----------------------------------------------------------------------------------------------------------
 
 
-def test_when_there_is_no_room_newcomers_are_refused_and_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch):
+def test_when_there_is_no_room_some_are_forgotten_and_no_frame_of_theirs_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
     lower(SENDERS, 3, monkeypatch)
     me, peers = sealer(), [sealer(number) for number in range(100, 104)]
+    me.remember([102])
     first = [peer.seal(to_me(0, peer.me)) for peer in peers]
-    opened = [me.open(sealed) for sealed in first]
-    assert [isinstance(got, Frame) for got in opened] == [True, True, True, False]
-    assert reason_of(opened[3]) is Refusal.CROWDED
-    assert me.open(peers[0].seal(to_me(1, 100))) == to_me(1, 100)
-    assert [reason_of(me.open(sealed)) for sealed in first[:3]] == [Refusal.REPLAYED] * 3
-    assert reason_of(me.open(peers[3].seal(to_me(1, 103)))) is Refusal.CROWDED
+    assert [me.open(sealed) for sealed in first] == [to_me(0, peer.me) for peer in peers]
+    assert {reason_of(me.open(sealed)) for sealed in first} == {Refusal.REPLAYED, Refusal.UNPROVEN}
+    assert me.open(peers[2].seal(to_me(1, 102))) == to_me(1, 102)  # a member
+    assert reason_of(me.open(peers[0].seal(to_me(1, 100)))) is Refusal.UNPROVEN
+
+
+def test_who_was_forgotten_proves_that_it_is_there_by_a_number_that_is_good_until_the_next_forgetting(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    lower(SENDERS, 2, monkeypatch)
+    me, old = sealer(), sealer(PEER)
+
+    def crowd(begin: int) -> None:
+        for number in range(begin, begin + 3):
+            sender = sealer(number)
+            proof = asked(me, sender)
+            if proof is not None:
+                assert me.open(sender.seal(Frame(number, ME, "", proof)))
+
+    def asked(by: Sealer, of: Sealer) -> Pong | None:
+        """What `of` answers to the question that its frame has brought about."""
+        got = by.open(of.seal(to_me(0, of.me)))
+        if isinstance(got, Frame):
+            return None
+        assert (got.reason, got.sender) == (Refusal.UNPROVEN, of.me)
+        assert isinstance(got.answer, Ping)
+        return Pong(got.answer.nonce)
+
+    crowd(100)
+    proof = asked(me, old)
+    assert reason_of(me.open(old.seal(Frame(PEER, ME, "", Pong(proof.nonce ^ 1))))) is Refusal.UNPROVEN
+    recorded = old.seal(Frame(PEER, ME, "", proof))
+    assert me.open(recorded) == Frame(PEER, ME, "", proof)
+    later = old.seal(to_me(1))
+    assert me.open(later) == to_me(1)
+    crowd(200)
+    assert {reason_of(me.open(sealed)) for sealed in (recorded, later)} == {Refusal.UNPROVEN}
+
+
+def test_of_who_has_to_prove_itself_questions_are_heard_and_leave_no_trace(monkeypatch: pytest.MonkeyPatch):
+    """Two that have forgotten each other would wait for ever if neither answered."""
+    lower(SENDERS, 1, monkeypatch)
+    me, peer = sealer(), sealer(PEER)
+    for number in (100, 101):
+        me.open(sealer(number).seal(to_me(0, number)))
+    held = len(me.replays)
+    for question in (Hello(1, 0, 2, False, ""), Challenge(1, 2)):
+        assert me.open(peer.seal(Frame(PEER, ME, "", question))) == Frame(PEER, ME, "", question)
+    assert me.open(peer.seal(Frame(PEER, ME, "", Ping(7)))).answer == Pong(7)
+    for silent in (Bye(), Pong(1)):
+        assert me.open(peer.seal(Frame(PEER, ME, "", silent))).answer is None
+    assert len(me.replays) == held
+
+
+def test_nobody_is_asked_for_a_proof_with_more_bytes_than_it_sent(monkeypatch: pytest.MonkeyPatch):
+    lower(SENDERS, 1, monkeypatch)
+    me = sealer()
+    for number in (100, 101):
+        me.open(sealer(number).seal(to_me(0, number)))
+    for cls in CLASSES:
+        frame = example_frame(cls, "smallest")._replace(sender=PEER, receiver=ME, mutex="")
+        sealed = sealer(PEER).seal(frame)
+        got = me.open(sealed)
+        if isinstance(got, Refused) and got.answer is not None:
+            assert len(me.seal(Frame(ME, PEER, "", got.answer))) <= len(sealed)
 
 
 def test_strangers_spend_no_memory_of_ours(monkeypatch: pytest.MonkeyPatch, derived: list[bytes]):

@@ -1,0 +1,133 @@
+"""A life has no end: any number of others come and go, and a node needs the same memory, hears whoever is there, and
+nobody of whom only a recording is left."""
+
+import asyncio
+import gc
+import tracemalloc
+
+import pytest
+
+from softmutex import Node
+from softmutex.core.messages import Withdraw
+from softmutex.core.wire import Frame
+from softmutex.ports import Member
+from softmutex.runtime.sealing import KeyRing, Refusal, Refused, Sealer
+from softmutex.runtime.status import Visitor
+from softmutex.testing import MemoryNetwork, in_virtual_time
+from tests.limits import limit, lower
+from tests.runtime.group import node_on, until
+
+KEY = bytes(range(32))
+SENDERS = "senders whose counters are remembered"
+
+
+@pytest.mark.parametrize(
+    ("room", "peers"),
+    [(500, 6_000), pytest.param(65_536, 1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    ids=["few", "a million"],
+)
+def test_any_number_of_peers_takes_the_same_memory(room: int, peers: int, monkeypatch: pytest.MonkeyPatch):
+    lower(SENDERS, room, monkeypatch)
+    ring, me = KeyRing.of(KEY), 1
+    sealer = Sealer(ring, "lab", me)
+
+    def come(begin: int, end: int) -> None:
+        for number in range(begin, end):
+            peer = Sealer(ring, "lab", number)
+            got = sealer.open(peer.seal(Frame(number, me, "m", Withdraw(1))))
+            if isinstance(got, Refused):
+                assert got.reason is Refusal.UNPROVEN
+
+    tracemalloc.start()
+    try:
+        come(2, peers // 2)
+        gc.collect()
+        at_half, _ = tracemalloc.get_traced_memory()
+        come(peers // 2, peers)
+        gc.collect()
+        at_end, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert at_end <= 1.01 * at_half + 4096
+
+
+@in_virtual_time
+async def test_one_shots_without_number_get_their_turn_and_their_recordings_bring_nobody_back(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """65,536 lives filled the table; newcomers were refused from then on, and both sides held."""
+    lower(SENDERS, 4, monkeypatch)
+    network = MemoryNetwork(seed=1, delay=0.001)
+    recorded: list[tuple[str, bytes]] = []
+    inside = 0
+    async with node_on(network, key=KEY, name="old") as old, node_on(network, key=KEY, name="other") as other:
+        network.tap = lambda _source, to, payload: recorded.append((to, payload))
+
+        async def turn(node: Node) -> None:
+            nonlocal inside
+            async with node.mutex("x").hold(timeout=60):
+                inside += 1
+                assert inside == 1
+                await asyncio.sleep(0.01)
+                inside -= 1
+
+        for number in range(20):
+            async with node_on(network, key=KEY, name=f"one shot {number}") as guest:
+                await asyncio.gather(turn(guest), turn(old), turn(other))
+        await until(lambda: len(old.peers()) == len(other.peers()) == 1)
+        genuine: list[str] = []
+        network.tap = lambda source, to, _payload: genuine.append(to) if source != "tape" else None
+        before = sum(old.mutex("x").statistics().received.values())
+        tape = network.transport("tape")
+        await tape.open()
+        for to, payload in recorded:
+            tape.send(to, payload)
+            await asyncio.sleep(0.001)
+        assert [peer.name for peer in old.peers()] == ["other"]
+        assert sum(old.mutex("x").statistics().received.values()) <= before + genuine.count(old.address)
+        network.tap = None
+        await tape.aclose()
+        await asyncio.gather(turn(old), turn(other))
+
+
+@in_virtual_time
+async def test_a_node_that_has_forgotten_still_answers_visitors(monkeypatch: pytest.MonkeyPatch):
+    lower(SENDERS, 1, monkeypatch)
+    network = MemoryNetwork(seed=1, delay=0.001)
+    async with node_on(network, key=KEY, name="one") as one:
+        for number in range(3):
+            async with node_on(network, key=KEY, name=f"guest {number}"):
+                await asyncio.sleep(0.1)
+        transport = network.transport("visitor")
+        await transport.open()
+        visitor = Visitor(transport, Sealer(KeyRing.of(KEY), "default", 4711), 4711)
+        listening = asyncio.create_task(visitor.listen())
+        document = await visitor.ask(Member(one.address, one.id))
+        assert document is not None
+        assert document["name"] == "one"
+        await transport.aclose()
+        await listening
+
+
+@in_virtual_time
+async def test_proofs_that_are_asked_for_in_a_second_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    lower(SENDERS, 1, monkeypatch)
+    lower("answers a second to who has to prove that it is there", 5, monkeypatch)
+    network = MemoryNetwork(seed=1)
+    ring, answers = KeyRing.of(KEY), 0
+    async with node_on(network, key=KEY) as one:
+        insider = network.transport("insider")
+        await insider.open()
+
+        def count(_source: str, to: str, _payload: bytes) -> None:
+            nonlocal answers
+            answers += to == "insider"
+
+        network.tap = count
+        await asyncio.sleep(0.5)
+        assert limit("answers a second to who has to prove that it is there") == 1000  # as the page says
+        for number in range(100, 150):
+            insider.send(one.address, Sealer(ring, "default", number).seal(Frame(number, one.id, "m", Withdraw(1))))
+        await until(lambda: one.statistics().dropped.get("unproven", 0) > 40)
+        assert 0 < answers <= 10
+        await insider.aclose()
