@@ -118,6 +118,8 @@ def with_places(settings: Settings) -> Settings:
     """Fills in what follows from the rest where nothing was said: how the node reaches others, and they it. Here the
     membership is loaded, since it knows whether its members are all on this host."""
     values, origins = dict(settings), {name: settings.origin(name) for name in settings}
+    if values["insecure"] and str(values["membership"]).startswith("registry+http:"):  # it was taken out of the query
+        values["membership"] = add_to_query(values["membership"], "insecure", "yes")
     if values["transport"] is None:
         values["transport"] = "udp://127.0.0.1:0" if stays_on_this_host(values["membership"]) else "udp://0.0.0.0:0"
     if values["advertise"] is not None and isinstance(values["transport"], str):
