@@ -1,4 +1,4 @@
-"""What a test needs from the machine, and what happens when the machine lacks it; which tests may run side by side.
+"""What a test needs from the machine, and what happens when the machine lacks it; what is left out, and says so.
 
 A test says so once:  @pytest.mark.needs("redis-server")   @pytest.mark.needs("netns", "nft")
 
@@ -7,16 +7,17 @@ So on a developer's machine a test whose need is missing is left out, and the ru
 and the command that brings it in. With CI=true nothing may be left out: a test whose need is missing fails, and so does
 one that skips itself.
 
-With several workers (`pytest -n 2`) the rooms below PURE, which compute and wait for nothing, are run
-by all of them, at the lowest priority. All other rooms start processes, listen on sockets or watch the clock: one
-worker runs these, one after the other, as if it was alone.
+What is marked `slow` is left out, and named at the end, unless it is asked for: `--all`, `-m slow`, a test by its name,
+or CI=true. Whole runs and whole rooms have several workers: `tests/scheduling.py`.
 """
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
-from collections import defaultdict
+import tempfile
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Generator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,11 +25,11 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
+from tests import scheduling
 from tests.leaks import Census
 
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 INSTALL = "sudo .ci/install-system"
-PURE = ("algorithms", "core", "group", "handover", "sim", "wandering", "wire")
 
 # No deadline: on a shared machine a slow example is no finding. In CI the examples are the same in every run.
 settings.register_profile("here", deadline=None)
@@ -38,21 +39,62 @@ settings.load_profile("ci" if IN_CI else "here")
 
 # --- side by side ----------------------------------------------------------------------------------------------------
 
+QUIET = os.nice(0)
+PLAN_FILE = pytest.StashKey[Path]()
+PLAN = "softmutex_plan"  # the file in which the workers write what kind of test each is
 
-def is_pure(nodeid: str) -> bool:
-    return nodeid.startswith(tuple(f"tests/{room}/" for room in PURE))
+
+def is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Whole runs and whole rooms have several workers, where nobody says otherwise: `-n 0`, `-p no:xdist`."""
+    option = config.option
+    chosen = getattr(option, "numprocesses", 0) is not None or option.collectonly or option.usepdb
+    if is_worker(config) or chosen or option.capture == "no" or option.keyword:
+        return
+    if all((config.invocation_params.dir / arg).is_dir() for arg in config.args):
+        option.numprocesses = scheduling.workers()
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Its own grouping by marks needs another pytest than the one of today."""
-    from xdist.scheduler import LoadScopeScheduling
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput[PLAN] = str(plan_of(node.config))
 
-    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:  # the largest group is given away first
-            return nodeid if is_pure(nodeid) else "one by one"
 
-    return Scheduling(config, log)
+def plan_of(config: pytest.Config) -> Path:
+    if PLAN_FILE not in config.stash:
+        folder = tempfile.mkdtemp(prefix="softmutex-plan-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        config.stash[PLAN_FILE] = Path(folder, "plan.json")
+    return config.stash[PLAN_FILE]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.Scheduling:
+    return scheduling.Scheduling(len(config.option.tx), plan_of(config))
+
+
+@pytest.hookimpl(tryfirst=True)  # whoever hands them out is told in another one
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if is_worker(session.config):
+        scheduling.write_plan(Path(session.config.workerinput[PLAN]), session.items)  # type: ignore[attr-defined]
+
+
+def a_place_of_its_own(config: pytest.Config) -> None:
+    """What programs put beside others' things (TMPDIR) no other worker finds; the name is short, for sockets."""
+    folder = tempfile.mkdtemp(prefix=f"sm-{config.workerinput['workerid']}-")  # type: ignore[attr-defined]
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def give_way(item: pytest.Item) -> None:
+    """What only computes fills the cores while others wait. Without root there is no way back, and none is needed."""
+    if is_worker(item.config):
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, 19 if scheduling.is_pure(item.nodeid) else QUIET)
 
 
 # --- needs -----------------------------------------------------------------------------------------------------------
@@ -93,11 +135,12 @@ CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
 
 
 class Needs:
-    """Answers each need once a run, and remembers whom it sent home."""
+    """Answers each need once a run, and remembers whom it sent home. All workers send home the same."""
 
     def __init__(self) -> None:
         self._met: dict[str, bool] = {}
         self.left_out: dict[str, list[str]] = defaultdict(list)
+        self.slow: list[str] = []
 
     def missing(self, item: pytest.Item) -> list[str]:
         wanted = [str(need) for marker in item.iter_markers("needs") for need in marker.args]
@@ -110,10 +153,15 @@ class Needs:
         return self._met[need]
 
     def lines(self) -> list[str]:
-        return [
+        lines = [
             f"{len(tests)} test{'s' * (len(tests) != 1)}: no {need!r} here ({self.remedy(need)}): {', '.join(tests)}"
             for need, tests in self.left_out.items()
         ]
+        if self.slow:
+            rooms = Counter(nodeid.partition("::")[0].rpartition("/")[0] or "tests" for nodeid in self.slow)
+            where = ", ".join(f"{count} in {room}" for room, count in sorted(rooms.items()))
+            lines.append(f"{len(self.slow)} slow tests (pytest -m slow; with all others: pytest --all): {where}")
+        return lines
 
     @staticmethod
     def remedy(need: str) -> str:
@@ -125,7 +173,7 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--second-try", action="store_true", help="what passes is named: it has failed before")
+    parser.addoption("--all", action="store_true", help="what is slow, too; in CI it always is")
     parser.addoption("--rewrite", action="store_true", help="write trace files anew from what the machines do now")
 
 
@@ -133,42 +181,61 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGINT, signal.SIGQUIT):  # a shell's background job ignores them, and so would all we start
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # after `nohup` we still do, but what we start does not
+        signal.signal(signal.SIGHUP, lambda *_: None)
     config.stash[NEEDS] = Needs()
+    if is_worker(config):
+        a_place_of_its_own(config)
+
+
+def is_left_out_for_slowness(config: pytest.Config, item: pytest.Item) -> bool:
+    asked = IN_CI or config.getoption("--all") or "slow" in config.option.markexpr
+    return not asked and item.get_closest_marker("slow") is not None and not any("::" in arg for arg in config.args)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     needs, kept, out = config.stash[NEEDS], [], []
     for item in items:
+        if is_left_out_for_slowness(config, item):
+            needs.slow.append(item.nodeid)
+            out.append(item)
+            continue
         missing = needs.missing(item)
-        for need in missing:
-            needs.left_out[need].append(item.name)
-        (out if missing else kept).append(item)
-    if out and not IN_CI:
+        if missing and not IN_CI:
+            for need in missing:
+                needs.left_out[need].append(item.name)
+            out.append(item)
+        else:
+            kept.append(item)
+    if out:
         items[:] = kept
         config.hook.pytest_deselected(items=out)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if is_worker(session.config):
+        needs = session.config.stash[NEEDS]
+        session.config.workeroutput["left_out"] = dict(needs.left_out), needs.slow  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    needs = node.config.stash[NEEDS]
+    left_out, slow = getattr(node, "workeroutput", {}).get("left_out", ({}, []))
+    needs.left_out.update(left_out)
+    needs.slow = needs.slow or slow
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if hasattr(item.config, "workerinput") and is_pure(item.nodeid):  # what is not pure is over, or another worker's
-        os.setpriority(os.PRIO_PROCESS, 0, 19)
+    give_way(item)
     if missing := item.config.stash[NEEDS].missing(item):
         pytest.fail(f"no {', '.join(missing)} here, and in CI no test may be left out", pytrace=False)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    if config.getoption("--second-try"):
-        names = {
-            outcome: {report.nodeid for report in terminalreporter.stats.get(outcome, [])}
-            for outcome in ("passed", "failed", "error")
-        }
-        failed = names["failed"] | names["error"]
-        for name in sorted(names["passed"] - failed):
-            terminalreporter.line(f"passed only at the second try: {name}", yellow=True)
-        for name in sorted(failed):
-            terminalreporter.line(f"failed at both tries: {name}", red=True)
     lines = config.stash[NEEDS].lines()
     if lines:
-        terminalreporter.section("missing here" if IN_CI else "left out", yellow=True)
+        terminalreporter.section("left out", yellow=True)
         for line in lines:
             terminalreporter.line(line)
 

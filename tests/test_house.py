@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import pytest
@@ -24,20 +26,26 @@ import pytest
 def test_needy(): raise AssertionError("it ran")
 def test_modest(): pass
 """
-ONE_TEST_OF_BAD_LUCK = """
-from pathlib import Path
-def test_unlucky():
-    tried = Path("tried")
-    was_here = tried.exists()
-    tried.touch()
-    assert was_here
-def test_lucky(): pass
+ONE_SLOW_TEST = """
+import pytest
+@pytest.mark.slow
+def test_slow(): pass
+def test_quick(): pass
 """
-WHERE_IT_RUNS = """
+WHERE_AND_WHEN = """
+import os, pytest, time
+@pytest.mark.parametrize("number", range(4))
+def test_where(number, record_property):
+    began = time.monotonic()
+    time.sleep(0.05)
+    worker, nice = os.environ["PYTEST_XDIST_WORKER"], os.getpriority(os.PRIO_PROCESS, 0)
+    record_property("ran", f"{began} {time.monotonic()} {worker} {nice}")
+"""
+DIES_IN_ONE_TEST = """
 import os, pytest
 @pytest.mark.parametrize("number", range(8))
-def test_where(number, record_property):
-    record_property("ran", f"{os.environ['PYTEST_XDIST_WORKER']} {os.getpriority(os.PRIO_PROCESS, 0)}")
+def test_deadly(number):
+    if number == 3: os._exit(1)
 """
 ONE_SHY_TEST = """
 import pytest
@@ -46,45 +54,33 @@ def test_bold(): pass
 """
 
 
-def run_suite(where: Path, source: str, *, ci: bool) -> tuple[int, str]:
-    lay_out(where, {"test_it.py": source})
+def run_suite(where: Path, tests: str | dict[str, str], *options: str, ci: bool = False) -> tuple[int, str]:
+    lay_out(where, tests if isinstance(tests, dict) else {"test_it.py": tests})
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests"],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, "tests"],
         cwd=where,
         env={**os.environ, **NO_OTHER_PLUGINS, "CI": "true" if ci else ""},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        timeout=100,
     )
     return run.returncode, run.stdout + run.stderr
 
 
 def lay_out(where: Path, tests: dict[str, str]) -> None:
     (where / "tests").mkdir()
-    for name in ("conftest.py", "leaks.py"):
+    for name in ("conftest.py", "leaks.py", "scheduling.py"):
         shutil.copy(HERE / name, where / "tests")
     for name, source in tests.items():
         (where / "tests" / name).parent.mkdir(exist_ok=True)
         (where / "tests" / name).write_text(source)
-    (where / "pytest.ini").write_text("[pytest]\npythonpath = .\naddopts = --import-mode=importlib\nmarkers = needs\n")
-
-
-def run_as_in_ci(where: Path, tests: dict[str, str], *options: str) -> tuple[int, list[str]]:
-    """The exit code, and the lines that it ends with."""
-    lay_out(where, tests)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    run = subprocess.run(
-        [HERE.parent / ".ci" / "pytest", "-p", "xdist", *options],
-        cwd=where,
-        env={**os.environ, **NO_OTHER_PLUGINS, "CI": "true", "PATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    return run.returncode, run.stdout.splitlines()
+    settings = "[pytest]\npythonpath = .\naddopts = --import-mode=importlib\nmarkers =\n  needs\n  slow\n  alone\n"
+    (where / "pytest.ini").write_text(settings)
 
 
 def test_a_test_whose_need_is_missing_is_left_out_and_named_with_the_remedy(tmp_path: Path):
-    code, said = run_suite(tmp_path, ONE_NEEDY_TEST, ci=False)
+    code, said = run_suite(tmp_path, ONE_NEEDY_TEST)
     assert code == 0, said
     assert "1 passed, 1 deselected" in said
     assert "1 test: no 'no-such-program' here (sudo .ci/install-system): test_needy" in said
@@ -105,57 +101,82 @@ def test_in_ci_a_test_that_skips_itself_fails(tmp_path: Path):
 
 
 def test_elsewhere_a_test_may_skip_itself(tmp_path: Path):
-    code, said = run_suite(tmp_path, ONE_SHY_TEST, ci=False)
+    code, said = run_suite(tmp_path, ONE_SHY_TEST)
     assert code == 0, said
     assert "1 passed, 1 skipped" in said
 
 
-@pytest.mark.house
-def test_in_ci_a_test_of_real_processes_has_a_second_try_and_is_named(tmp_path: Path):
-    code, said = run_as_in_ci(tmp_path, {"faults/test_it.py": ONE_TEST_OF_BAD_LUCK})
+@pytest.mark.parametrize("workers", [[], ["-p", "xdist", "-n", "2"]], ids=["alone", "with workers"])
+def test_what_is_slow_is_left_out_and_named_with_the_way_to_run_it(tmp_path: Path, workers: list[str]):
+    code, said = run_suite(tmp_path, {"test_it.py": ONE_SLOW_TEST + ONE_NEEDY_TEST}, *workers)
     assert code == 0, said
-    assert any("1 failed, 1 passed" in line for line in said)
-    assert "passed only at the second try: tests/faults/test_it.py::test_unlucky" in said
-    assert "1 passed" in said[-1]
+    assert "2 passed" in said
+    assert "1 slow tests (pytest -m slow; with all others: pytest --all): 1 in tests" in said
+    assert "1 test: no 'no-such-program' here" in said
 
 
-@pytest.mark.house
-def test_in_ci_what_fails_twice_is_red(tmp_path: Path):
-    code, said = run_as_in_ci(tmp_path, {"faults/test_it.py": "def test_wrong(): assert not 'luck'"})
-    assert code == 1, said
-    assert "failed at both tries: tests/faults/test_it.py::test_wrong" in said
-    assert "1 failed" in said[-1]
-
-
-@pytest.mark.house
-@pytest.mark.parametrize(
-    "tests",
-    [
-        {"faults/test_it.py": ONE_TEST_OF_BAD_LUCK, "core/test_it.py": "def test_wrong(): assert not 'luck'"},
-        {f"faults/test_{n}.py": ONE_TEST_OF_BAD_LUCK.replace('"tried"', f'"tried {n}"') for n in range(6)},
-        {"faults/test_it.py": "import nothing_of_that_name"},
-    ],
-    ids=["not of processes", "too many", "not run"],
-)
-def test_in_ci_there_is_no_second_try_where_it_was_more_than_bad_luck(tmp_path: Path, tests: dict[str, str]):
-    code, said = run_as_in_ci(tmp_path, tests)
-    assert code == 1, said
-    assert not any("second try" in line for line in said)
-    assert " in " in said[-1] and ("failed" in said[-1] or "error" in said[-1])
-
-
-@pytest.mark.house
-def test_in_ci_tests_of_processes_run_one_by_one_beside_what_only_computes(tmp_path: Path):
-    tests = {f"{room}/test_it.py": WHERE_IT_RUNS for room in ("adapters", "core", "faults", "wire")}
-    code, said = run_as_in_ci(tmp_path, tests, "--junitxml=results.xml")
+@pytest.mark.parametrize("asked", [["--all"], ["-m", "slow"], ["tests/test_it.py::test_slow"], "CI"], ids=str)
+def test_what_is_slow_runs_where_it_is_asked_for(tmp_path: Path, asked: list[str] | str):
+    code, said = run_suite(tmp_path, ONE_SLOW_TEST, *(() if asked == "CI" else asked), "-v", ci=asked == "CI")
     assert code == 0, said
-    ran: dict[str, set[str]] = {}
-    for case in ElementTree.parse(tmp_path / "results.xml").iter("testcase"):
-        [seen] = [each.attrib["value"] for each in case.iter("property")]
-        ran.setdefault(case.attrib["classname"].split(".")[1], set()).add(seen)
-    assert len(ran["adapters"] | ran["faults"]) == 1
-    assert all(seen.endswith(" 19") for seen in ran["core"] | ran["wire"])
-    assert not any(seen.endswith(" 19") for seen in ran["faults"])
+    assert "test_slow PASSED" in said
+
+
+class Ran(NamedTuple):
+    began: float
+    ended: float
+    worker: str
+    nice: int
+
+
+def ran(results: Path) -> dict[str, list[Ran]]:
+    """What the tests of WHERE_AND_WHEN told, by room."""
+    told: dict[str, list[Ran]] = {}
+    for case in ElementTree.parse(results).iter("testcase"):
+        [words] = [each.attrib["value"].split() for each in case.iter("property")]
+        room = case.attrib["classname"].split(".")[1]
+        told.setdefault(room, []).append(Ran(float(words[0]), float(words[1]), words[2], int(words[3])))
+    return told
+
+
+def test_with_workers_what_computes_gives_way_to_what_waits_and_what_needs_quiet_comes_last(tmp_path: Path):
+    tests = {f"{room}/test_it.py": WHERE_AND_WHEN for room in ("adapters", "core", "faults", "wire")}
+    tests["quiet/test_it.py"] = WHERE_AND_WHEN.replace("@pytest", "@pytest.mark.alone\n@pytest", 1)
+    results = tmp_path / "results.xml"
+    code, said = run_suite(tmp_path, tests, "-p", "xdist", "-n", "6", f"--junitxml={results}")
+    assert code == 0, said
+    told = ran(results)
+    assert {room: len(each) for room, each in told.items()} == dict.fromkeys([*(t.split("/")[0] for t in tests)], 4)
+    assert all(each.nice == 19 for each in told["core"] + told["wire"])
+    quiet = sorted(told.pop("quiet"))
+    waited = told["adapters"] + told["faults"]
+    assert len({each.worker for each in waited}) > 1
+    assert not any(each.nice == 19 for each in waited)
+    assert max(each.ended for others in told.values() for each in others) <= quiet[0].began
+    assert all(one.ended <= other.began for one, other in pairwise(quiet))
+    assert len({each.worker for each in quiet}) == 1
+
+
+def test_a_worker_that_dies_costs_the_test_in_which_it_died_and_no_other(tmp_path: Path):
+    code, said = run_suite(tmp_path, DIES_IN_ONE_TEST, "-p", "xdist", "-n", "3")
+    assert code == 1, said
+    assert "1 failed, 7 passed" in said
+    assert "test_deadly[3]" in said
+
+
+def test_tests_that_share_a_fixture_run_in_one_worker(tmp_path: Path):
+    shared = """
+import os, pytest
+@pytest.fixture(scope="module")
+def worker(): return os.environ["PYTEST_XDIST_WORKER"]
+@pytest.mark.parametrize("number", range(12))
+def test_here(worker, number): assert worker == os.environ["PYTEST_XDIST_WORKER"]
+"""
+    code, said = run_suite(
+        tmp_path, shared + DIES_IN_ONE_TEST.partition("    if")[0] + "    pass", *["-p", "xdist", "-n", "3"]
+    )
+    assert code == 0, said
+    assert "20 passed" in said
 
 
 async def test_what_ends_in_its_own_time_is_no_leak(no_leaks: None):
@@ -194,7 +215,7 @@ async def test_an_open_socket_a_timer_and_a_child_are_leaks_and_named():
 
 MAY_SAY_THEM = {"test_architecture.py", "test_house.py"}  # they are about the source
 OF_NAMED_TUPLES = {"_replace", "_make", "_asdict", "_fields", "_field_defaults"}
-OF_OTHERS = {"os._exit", "getattr(asyncio.get_running_loop(), '_scheduled', ())"}
+OF_OTHERS = {"os._exit", "getattr(asyncio.get_running_loop(), '_scheduled', ())", "getattr(item, '_fixtureinfo')"}
 NOT_YET = {
     "handover/broken.py",
     "handover/explorer.py",
