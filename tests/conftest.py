@@ -39,6 +39,7 @@ settings.load_profile("ci" if IN_CI else "here")
 
 # --- side by side ----------------------------------------------------------------------------------------------------
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process of a test would compile the whole package again
 QUIET = os.nice(0)
 PLAN_FILE = pytest.StashKey[Path]()
 PLAN = "softmutex_plan"  # the file in which the workers write what kind of test each is
