@@ -34,6 +34,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from softmutex_adapters.memberships.static import StaticMembership
+
 from softmutex import Node
 from softmutex.cli.benching.rounds import Rounds
 from softmutex.core.messages import Withdraw
@@ -85,27 +87,31 @@ def handed_over(nodes: Sequence[Node]) -> int:
     return sum(node.mutex("x").statistics().facts.get("handed_over", 0) for node in nodes)
 
 
-def give_papers(nodes: Sequence[Node]) -> None:
-    """As `identity.load` would, with an authority that answers at once."""
-    authority = Vouching(group=0, authority=b"", authority_group="lab", required=False, secret=bytes(range(1, 33)))
-    for number, node in enumerate(nodes):
-        running = node.running()
-        vouching = Vouching(
-            group=running.group,
-            authority=authority.public,
-            authority_group="lab",
-            required=True,
-            secret=bytes([number + 1]) * 32,
-        )
+class AnswersAtOnce(StaticMembership):
+    """An authority that needs no server."""
+
+    group = "lab"
+
+    def __init__(self) -> None:
+        super().__init__(["127.0.0.1:1"])
+        self._authority = Vouching(group=0, authority=b"", authority_group="lab", required=False, secret=bytes(32))
+        self.public_key = self._authority.public
+
+    async def certify(self, name: str, public: bytes, proof: bytes) -> bytes:
         now = int(time.time())
-        vouching.adopt(issue(authority.prove, node.name[:64], vouching.public, "lab", now, now + 3600))
-        running.vouching = running.seal.vouching = vouching  # type: ignore[union-attr]
+        return issue(self._authority.prove, name, public, "lab", now, now + 3600)
 
 
 async def measure_seal(rounds: int) -> Figures:
-    async with pair() as plain, pair(key=KEY) as sealed, pair(key=KEY) as signed:
-        give_papers(signed)
-        await hop_us(signed, 50)
+    with tempfile.TemporaryDirectory() as folder:
+        identity = Path(folder, "identity")
+        keyfile.make(identity)
+        papers = {"identity": identity, "require_identity": True, "authority": AnswersAtOnce()}
+        return await measure_seals(rounds, papers)
+
+
+async def measure_seals(rounds: int, papers: dict[str, Any]) -> Figures:
+    async with pair() as plain, pair(key=KEY) as sealed, pair(key=KEY, **papers) as signed:
         pairs = {"plain": plain, "sealed": sealed, "signed": signed}
         taken = await Rounds.arun({name: partial(hop_us, nodes) for name, nodes in pairs.items()}, rounds)
     return {

@@ -5,15 +5,19 @@
       | <------ certificate: name, key, group, from, until; signed                  |
       | HELLO with cookie, WELCOME, PONG, OFFER, COMMIT + certificate + signature --> | verify: then it is vouched for
 
-What it decides: whose word about a token is taken, where the key alone is not enough (`require_identity`): a member
-for whom nobody vouches is not taken in, and a hand-over that is not signed is refused. The naive way, a signature under
-every frame, costs 80 us each and proves no more: what hands nothing over may be said by any holder of the key.
+What it decides: whose word is taken, where the key alone is not enough (`require_identity`): a member for whom nobody
+vouches is not taken in, a hand-over that is not signed is refused, and whatever else is said in the name of a life is
+believed only if it is signed or sealed with what that life and this one share (`sessions.py`). The naive way, a
+signature under every frame, costs 80 us each; the other one, to let anybody with the key say what hands nothing over,
+lets him say farewell for others, and use up their counters.
 
-    sealed body, where bit 63 of the counter is set:    n | certificate (n bytes) | signature (64) | body as without
+    sealed body, where bit 63 of the counter is set:
+                  n | certificate (n bytes) | half (32) | mark (8) | signature (64) | body as without
     certificate:  1 | from (u64, s) | until (u64, s) | public key (32) | group (8) | n | name (n bytes) | signature (64)
-    signed:       SIGNED_AS | group (u64) | header (sender, counter) | body (receiver, mutex, message: epoch, hop, ...)
+    signed:       SIGNED_AS | group (u64) | header (sender, counter) | half | mark | body (receiver, mutex, message)
 
-V1  A signature is good for one frame: it covers sender, counter, receiver, group, mutex and message.
+V1  A signature is good for one frame: it covers sender, counter, receiver, group, mutex and message. Nothing that is
+    kept of a life changes by a frame that is neither signed by it nor sealed with what it shares with this one.
 V2  A wrong signature or certificate is refused whether identities are required or not. Times bear CLOCK_SLACK_S.
 V3  What is remembered is bounded: one entry for each sender that the seal remembers (S2), the last certificates.
 V4  A certificate that cannot be renewed is used up to its end, the node is told of long before: it is renewed at half
@@ -28,7 +32,7 @@ import contextlib
 import hashlib
 import struct
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -38,11 +42,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from softmutex import plugins
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import NodeId
-from softmutex.core.messages import Commit, Hello, Message, Offer, Pong, Welcome
+from softmutex.core.messages import Challenge, Commit, Hello, Message, Offer, Pong, StatusRequest, Welcome
 from softmutex.core.wire import Frame
 from softmutex.ports import Authority, CannotOpen, Membership
 from softmutex.runtime.config import Settings
 from softmutex.runtime.sealing import Seal, Unsealed, read_keys
+from softmutex.runtime.sessions import SHOWN, Sessions
 from softmutex.runtime.warned import Warned
 from softmutex.saying import logger
 
@@ -53,7 +58,7 @@ log = logger("keys")
 
 CERTIFIED_AS = b"softmutex certificate 1\n"
 REQUESTED_AS = b"softmutex certificate request 1\n"
-SIGNED_AS = b"softmutex hand-over 1\n"
+SIGNED_AS = b"softmutex frame 1\n"
 SIGNATURE = 64
 NAME_MAX = 64
 CLOCK_SLACK_S = 900  # clocks that are off by less do no harm
@@ -63,9 +68,11 @@ AGAIN_S, AGAIN_MAX_S = 2.0, 60.0
 _FIXED = struct.Struct(">BQQ32s8sB")
 _FORM = 1
 CERTIFICATE_MAX = _FIXED.size + NAME_MAX + SIGNATURE
-ATTESTATION_MAX = 1 + CERTIFICATE_MAX + SIGNATURE
+ATTESTATION_MAX = 1 + CERTIFICATE_MAX + SHOWN + SIGNATURE
 HAND_OVERS: frozenset[type[Message]] = frozenset({Offer, Commit})
 SIGNED: frozenset[type[Message]] = HAND_OVERS | {Hello, Welcome, Pong}
+# What anybody with the key may say who has shown nothing yet: who asks, and who answers and is told that it must.
+FROM_STRANGERS: frozenset[type[Message]] = frozenset({Hello, Challenge, Welcome, StatusRequest})
 
 Sign = Callable[[bytes], bytes]
 
@@ -123,6 +130,20 @@ class Vouched(NamedTuple):
     not_after: int
 
 
+class Verdict(NamedTuple):
+    """On a frame. With nothing said against it, and `vouched`: what it has shown, to be taken in once it proved new."""
+
+    wrong: str = ""
+    is_certain: bool = False  # that it is the sender's own frame, wrong as it is
+    vouched: Vouched | None = None
+    shown: bytes = b""
+    is_paired: bool = False  # sealed with what the two share
+
+
+BELIEVED = Verdict()
+PAIRED = Verdict(is_paired=True)
+
+
 class Vouching:
     """What one node signs with, and whom it believes. `sealing.py` asks it."""
 
@@ -140,6 +161,7 @@ class Vouching:
         self.certificate = b""  # this node's own, as it is shown
         self.until = 0
         self.senders: dict[NodeId, Vouched] = {}
+        self.sessions = Sessions()
         self.wall_s = wall_s
         self._frame_begins = SIGNED_AS + group.to_bytes(8)
         self._authority, self._mark = authority, group_mark(authority_group)
@@ -169,11 +191,15 @@ class Vouching:
         assert self._key is not None
         return self._key.sign(what)
 
-    def attest(self, message: Message, header: bytes, body: bytes) -> bytes:
+    def attest(self, message: Message, receiver: NodeId, header: bytes, body: bytes) -> bytes:
         """What goes before the body; nothing where nothing is signed."""
-        if not self.certificate or type(message) not in SIGNED or (isinstance(message, Hello) and not message.cookie):
+        session = self.sessions.get(receiver)
+        is_signed = type(message) in SIGNED and not (isinstance(message, Hello) and not message.cookie)
+        if not self.certificate or not (is_signed or (session is not None and not session.is_known_there)):
             return b""
-        return bytes([len(self.certificate)]) + self.certificate + self.prove(self._frame_begins + header + body)
+        shown = self.sessions.shown_to(receiver)
+        signature = self.prove(self._frame_begins + header + shown + body)
+        return bytes([len(self.certificate)]) + self.certificate + shown + signature
 
     # --- believing --------------------------------------------------------------------------------------------------
 
@@ -181,33 +207,67 @@ class Vouching:
         known = self.senders.get(sender)
         return known is not None and known.not_after + CLOCK_SLACK_S > self.wall_s()
 
-    def forget(self, but: Container[NodeId]) -> None:
-        self.senders = {sender: vouched for sender, vouched in self.senders.items() if sender in but}
+    def demands_proof(self, sender: NodeId) -> bool:
+        """A frame in this name counts only if it is signed, or sealed with what the two share."""
+        session = self.sessions.get(sender)
+        return self.required or (session is not None and session.is_spoken)
 
-    def objection(self, frame: Frame, header: bytes, attestation: bytes, body: bytes) -> str:
-        """Why this frame is not believed; "" where it is, and then its sender is known."""
-        if not attestation:
-            is_wanted = self.required and type(frame.message) in HAND_OVERS
-            return "hands a token over without a signature" if is_wanted else ""
-        raw, signature = attestation[1:-SIGNATURE], attestation[-SIGNATURE:]
+    def judge(self, frame: Frame, header: bytes, attestation: bytes, body: bytes, *, is_paired: bool) -> Verdict:
+        """Whether this frame is believed."""
+        if attestation:
+            return self._judge_signed(frame, header, attestation, body)._replace(is_paired=is_paired)
+        kind = type(frame.message)
+        if is_paired:
+            is_wrong = self.required and kind in HAND_OVERS
+            return Verdict("hands a token over without a signature", is_certain=True) if is_wrong else PAIRED
+        if not frame.receiver or not self.demands_proof(frame.sender):
+            return BELIEVED
+        is_harmless = kind is Challenge or (isinstance(frame.message, Hello) and not frame.message.cookie)
+        if is_harmless or (kind in FROM_STRANGERS and self.sessions.get(frame.sender) is None):
+            return BELIEVED
+        return Verdict("does not show who it is")
+
+    def _judge_signed(self, frame: Frame, header: bytes, attestation: bytes, body: bytes) -> Verdict:
+        end = len(attestation) - SIGNATURE
+        raw, shown, signature = attestation[1 : end - SHOWN], attestation[end - SHOWN : end], attestation[end:]
         certificate = self._believed.get(raw)
         if certificate is None:
             try:
                 certificate = read_certificate(raw)
             except ValueError as error:
-                return f"shows {error}"
+                return Verdict(f"shows {error}")
             if not self._is_genuine(certificate):
-                return "shows a certificate of another authority or another group"
+                return Verdict("shows a certificate of another authority or another group")
             if len(self._believed) >= CERTIFICATES_KEPT:
                 del self._believed[next(iter(self._believed))]
             self._believed[raw] = certificate
+        if not is_signed(certificate.public, self._frame_begins + header + shown + body, signature):
+            return Verdict(f"shows the certificate of {certificate.name!r} and has not its key")
+        if wrong := self.sessions.objection(frame.sender, certificate.public, shown):
+            return Verdict(wrong)
         if wrong := untimely(certificate, self.wall_s()):
-            return wrong
-        if not is_signed(certificate.public, self._frame_begins + header + body, signature):
-            return f"shows the certificate of {certificate.name!r} and has not its key"
-        if frame.receiver:  # whose counters the seal remembers from now on
-            self.senders[frame.sender] = Vouched(certificate.name, certificate.public, certificate.not_after)
-        return ""
+            return Verdict(wrong, is_certain=True)
+        vouched = Vouched(certificate.name, certificate.public, certificate.not_after)
+        return Verdict(vouched=vouched if frame.receiver else None, shown=shown)
+
+    def take_in(self, sender: NodeId, verdict: Verdict) -> None:
+        """Its frame is new, and the seal remembers its counters from now on."""
+        if verdict.is_paired:
+            self.sessions.spoken(sender)
+        if verdict.vouched is not None:
+            self.senders[sender] = verdict.vouched
+            self.sessions.met(sender, verdict.vouched.public, verdict.shown)
+
+    def forget(self, but: Container[NodeId]) -> None:
+        self.senders = {sender: vouched for sender, vouched in self.senders.items() if sender in but}
+        self.sessions.forget(but)
+
+    def strike(self, identities: Collection[int | bytes]) -> list[NodeId]:
+        """They are banned: what they said of themselves keeps nobody else from an id. Whose ids they had."""
+        struck = [sender for sender, each in self.senders.items() if each.public in identities]
+        self.senders = {sender: each for sender, each in self.senders.items() if each.public not in identities}
+        self.sessions.strike(identities)
+        return struck
 
     def _is_genuine(self, certificate: Certificate) -> bool:
         signed = CERTIFIED_AS + certificate.signed
@@ -348,6 +408,11 @@ def load(node: NodeForIdentity) -> Identity:
     if isinstance(node.seal, Unsealed):
         raise ConfigError(
             "identities want a group key: frames that are not sealed are not signed. Set SOFTMUTEX_KEY_FILE."
+        )
+    if required and file is None:
+        raise ConfigError(
+            "require_identity without an identity of its own: nobody could prove to this node alone who it is. "
+            "Make one: softmutex identity new FILE, and set SOFTMUTEX_IDENTITY=FILE."
         )
     url = settings["authority"]
     authority = node.membership if url is None else plugins.membership(url)

@@ -143,7 +143,7 @@ class RunningNode:
         self.status = StatusDesk(self)
         self.lag = LagMonitor.of(self.loop)
         self.keys = keys.in_force(self, group_keys)
-        self.seal.remember(self.members)
+        self.seal.serve(self.members, self.now)
 
     # --- birth and death --------------------------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class RunningNode:
             self.take(datagram)
         elif refused.reason == "version" and self.peers.is_listed(source):
             self.warn("version", f"{source} speaks {refused.detail}", once=f"version {source}")
-        elif refused.reason in ("unsigned", "unvouched"):
+        elif refused.reason == "unvouched" or (refused.reason == "unsigned" and refused.sender):
             self.peers.expel(refused.sender, source, refused.detail)
         elif refused.reason in NOT_UNDERSTOOD and self.peers.is_listed(source):
             what = f"{source} is a member by the list, and its frames are refused: {refused.detail}."

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from softmutex.core.chance import Rng
     from softmutex.runtime.identity import Vouching
+    from softmutex.runtime.sealing import Seal
 
 log = logger("group")
 
@@ -72,6 +73,7 @@ class NodeForPeers(Protocol):
     transport: Transport
     membership: Membership
     vouching: Vouching | None
+    seal: Seal
     warnings: Counter[str]
 
     def send(self, to: NodeId, mutex: str, message: Message, address: str | None = None) -> None: ...
@@ -280,6 +282,7 @@ class Peers:
         for id in [id for id in self.table if self._is_banned(id)]:
             self._ignore(id, self._node.call(id))
             self._remove([id])
+        self._node.seal.strike(banned)
 
     def _ignore(self, id: NodeId, who: str) -> None:
         self._node.drop("banned")
@@ -291,9 +294,11 @@ class Peers:
             self._greet(Member(address, id))
 
     def expel(self, id: NodeId, source: str, why: str) -> None:
-        """What it hands over is refused: it must not be handed anything."""
+        """What it hands over is refused: it must not be handed anything. NOBODY: it is not certain who that is."""
         who = self._node.call(id) if id in self.table else source
-        self._node.warn("certificates", f"{who} {why}. It is ignored until that is mended.", once=f"certificate {id}")
+        self._node.warn(
+            "certificates", f"{who} {why}. It is ignored until that is mended.", once=f"certificate {id or source}"
+        )
         if self._node.vouching is not None and self._node.vouching.required:
             self._node.vouching.senders.pop(id, None)
             self._parted.pop(id, None)

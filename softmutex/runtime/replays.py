@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from softmutex.core.events import NodeId
 
@@ -93,6 +93,11 @@ class Replays:
             self._forget()
         self._windows[sender] = _Window(counter)
         return is_full
+
+    def drop(self, senders: Iterable[NodeId]) -> None:
+        """What came from these is refused for another reason."""
+        for sender in senders:
+            self._windows.pop(sender, None)
 
     def _forget(self) -> None:
         """All but those that are members, half of the table at most: the ones that came last."""

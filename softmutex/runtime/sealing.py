@@ -21,15 +21,18 @@ S4  No memory is spent on a sender before a frame of its was opened that was mea
     (receiver 0) from a sender not heard before can be played back; it is answered by a cookie, and that is all.
 S5  There is no fall-back: a node with a key refuses what is not sealed, one without refuses what is.
 S6  `open` never raises on bytes from outside, and counts every refusal by its reason.
-S7  Bit 63 of the counter says that a signature precedes the body (`identity.py`); it is part of nonce and header, so
-    it cannot be changed unseen. The other bits alone count.
+S7  Bit 63 of the counter says that a signature precedes the body (`identity.py`), bit 62 that it is sealed with what
+    sender and receiver alone share (`sessions.py`). Both are part of nonce and header, so they cannot be changed
+    unseen. The other bits alone count.
+S8  Where identities are required, frames that prove nothing of their sender move nothing that is kept of it: neither
+    its counters nor whom it is known as.
 """
 
 from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -40,11 +43,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from softmutex.core import epochs
 from softmutex.core.errors import BadFrame, ConfigError, NodeClosed
-from softmutex.core.events import NOBODY, NodeId
+from softmutex.core.events import NOBODY, Instant, NodeId
 from softmutex.core.messages import Bye, Challenge, Hello, Message, Ping, Pong
 from softmutex.core.wire import (
     HEADER_SIZE,
+    MAX_FRAME,
     SMALLEST,
     TAG_SIZE,
     UNSEALED,
@@ -62,16 +67,21 @@ from softmutex.core.wire import (
 from softmutex.files import read_secret
 from softmutex.runtime import forks
 from softmutex.runtime.replays import Replays
+from softmutex.runtime.sessions import SHOWN, Session
 
 if TYPE_CHECKING:
-    from softmutex.runtime.identity import Vouching
+    from softmutex.runtime.identity import Verdict, Vouching
 
 KEY_SIZE = 32
 SIGNATURE_SIZE = 64
 PING_SIZE = SMALLEST + 8 + TAG_SIZE  # nobody is asked for a proof with more bytes than it sent
 CIPHERS_KEPT = 16  # 2.4 KB each; to derive one anew costs about 4 us
 SIGNED = 1 << 63  # in the counter
+PAIRED = 1 << 62
+FLAGS = SIGNED | PAIRED
+OPENINGS = frozenset({Hello, Challenge})  # sealed so that those can read them who know nothing of each other
 _SALT = b"softmutex 1"
+_PAIR_SALT = b"softmutex 1 pair"
 _URLSAFE = str.maketrans("-_", "+/")
 KEY_FILE_MAX = 65_536
 
@@ -87,7 +97,9 @@ class Refusal(StrEnum):
     MISDIRECTED = "misdirected"  # meant for another life
     REFLECTED = "reflected"  # one of this node's own; if not, another process lives under its id
     UNPROVEN = "unproven"  # of one that may have been forgotten: it is asked to show that it is there
-    UNSIGNED = "unsigned"  # hands a token over without a signature, where identities are required
+    UNSIGNED = "unsigned"  # does not prove whose it is, where identities are required
+    UNMET = "unmet"  # sealed for two of which this node is none, or does not know it (any more)
+    EPOCH = "epoch"  # tells of a token of ages to come
     UNVOUCHED = "unvouched"  # the signature or the certificate with it is wrong, or out of date
 
 
@@ -169,9 +181,14 @@ def read_keys(path: Path | str, *, of_anybody: bool = False) -> tuple[bytes, ...
     return keys
 
 
+def is_opening(message: Message) -> bool:
+    """Of a greeting, and answered or not without anything that is kept."""
+    return isinstance(message, Challenge) or (isinstance(message, Hello) and not message.cookie)
+
+
 def signed_part(body: bytes) -> int:
     """How many bytes of the body are certificate and signature."""
-    size = 1 + body[0] + SIGNATURE_SIZE if body else 0
+    size = 1 + body[0] + SHOWN + SIGNATURE_SIZE if body else 0
     if not 0 < size < len(body):
         raise BadFrame("cut off in its signature")
     return size
@@ -185,9 +202,14 @@ class _Door:
         self.me = me
         self.refusals = dict.fromkeys(Refusal, 0)
         self.key_ids: tuple[int, ...] = ()  # the one that seals first
+        self._now: Callable[[], Instant] | None = None
 
-    def remember(self, members: Collection[NodeId]) -> None:
-        """Who is forgotten last: these, as they will be then."""
+    def serve(self, members: Collection[NodeId], now: Callable[[], Instant]) -> None:
+        """What the node knows for whom it seals: who is forgotten last, and what time it is."""
+        self._now = now
+
+    def strike(self, banned: Collection[int | bytes]) -> None:
+        """Ids of lives, and public keys of identities: nothing that these have claimed stands in anybody's way."""
 
     def _refuse(self, reason: Refusal, detail: str, version: int = 0) -> Refused:
         self.refusals[reason] += 1
@@ -205,6 +227,11 @@ class _Door:
         if frame.receiver not in (self.me, NOBODY):
             return self._refuse(Refusal.MISDIRECTED, "meant for another life")
         return None
+
+    def _impossible(self, frame: Frame) -> Refused | None:
+        if self._now is None or epochs.is_possible(frame.message, self._now()):
+            return None
+        return self._refuse(Refusal.EPOCH, "tells of a token of ages to come")
 
     def _not_ours(self, frame: Frame) -> UnfitForWire:
         return UnfitForWire(f"a frame of node {frame.sender!r:.80}, and this is {self.me}: nobody sends for others.")
@@ -229,7 +256,7 @@ class Unsealed(_Door):
             frame = read_body(sender, data, HEADER_SIZE)
         except BadFrame as error:
             return self._refuse_bad(error)
-        return self._misplaced(frame) or frame
+        return self._misplaced(frame) or self._impossible(frame) or frame
 
 
 class Sealer(_Door):
@@ -247,12 +274,18 @@ class Sealer(_Door):
     def rekey(self, ring: KeyRing) -> None:
         self._keys = dict(ring.keys)
         self._ciphers: dict[tuple[int, NodeId], AESGCM] = {}
+        self._pair_ciphers: dict[tuple[int, NodeId, NodeId], AESGCM] = {}
         self._use = ring.use
         self.key_ids = (ring.use, *(number for number in ring.keys if number != ring.use))
         self._mine = self._derive(ring.use, self.me)
 
-    def remember(self, members: Collection[NodeId]) -> None:
+    def serve(self, members: Collection[NodeId], now: Callable[[], Instant]) -> None:
+        super().serve(members, now)
         self.replays.members = members
+
+    def strike(self, banned: Collection[int | bytes]) -> None:
+        if self.vouching is not None:
+            self.replays.drop(self.vouching.strike(banned))
 
     def _derive(self, key: int, sender: NodeId) -> AESGCM:
         info = key.to_bytes() + sender.to_bytes(8) + self._group
@@ -274,73 +307,107 @@ class Sealer(_Door):
             raise self._not_ours(frame)
         body = write_body(frame)
         counter = self._counter
+        if counter >= PAIRED:
+            raise UnfitForWire(f"counter {counter}: this life has sealed all that it can.")
         self._counter = counter + 1
-        header = write_header(self._use, self.me, counter)
+        cipher = self._mine
         if self.vouching is not None:
+            session = self.vouching.sessions.get(frame.receiver)
+            if session is not None and session.is_known_there and type(frame.message) not in OPENINGS:
+                counter |= PAIRED
+                cipher = self._pair_cipher(self._use, self.me, frame.receiver, session)
             marked = write_header(self._use, self.me, counter | SIGNED)
-            attestation = self.vouching.attest(frame.message, marked, body)
-            if attestation:
-                counter, header, body = counter | SIGNED, marked, attestation + body
-        return header + self._mine.encrypt(counter.to_bytes(12), body, header)
+            attestation = self.vouching.attest(frame.message, frame.receiver, marked, body)
+            if attestation and len(marked) + len(attestation) + len(body) + TAG_SIZE <= MAX_FRAME:
+                counter, body = counter | SIGNED, attestation + body
+        header = write_header(self._use, self.me, counter)
+        return header + cipher.encrypt(counter.to_bytes(12), body, header)
 
     def open(self, data: Bytes) -> Frame | Refused:
         try:
             data = admit(data)
             key, sender, number = read_header(data)
-            counter = number & ~SIGNED
+            counter = number & ~FLAGS
             if key == UNSEALED:
                 return self._refuse(Refusal.NOT_SEALED, "not sealed, and this node has a key")
             if key not in self._keys:
                 return self._refuse(Refusal.UNKNOWN_KEY, f"sealed with key {key}; this node has {sorted(self._keys)}")
-            if not self.replays.is_new(sender, counter):
+            is_bare = number == counter and self.vouching is not None and self.vouching.demands_proof(sender)
+            if not is_bare and not self.replays.is_new(sender, counter):
                 return self._refuse(Refusal.REPLAYED, "opened before, or older than all that is remembered")
-            cipher = self._ciphers.get((key, sender)) or self._new_cipher(key, sender)
+            cipher = self._cipher_of(key, sender, is_paired=bool(number & PAIRED))
+            if cipher is None:
+                return self._refuse(Refusal.UNMET, "sealed for two that are strangers here")
             header = data[:HEADER_SIZE]
             body = cipher.decrypt(number.to_bytes(12), data[HEADER_SIZE:], header)
-            begin = signed_part(body) if number != counter else 0
+            begin = signed_part(body) if number & SIGNED else 0
             frame = read_body(sender, body, begin)
         except InvalidTag:
             return self._refuse(Refusal.FORGED, "sealed with another key or for another group, or changed on the way")
         except BadFrame as error:
             return self._refuse_bad(error)
-        if frame.receiver != self.me or sender == self.me:
-            misplaced = self._misplaced(frame)
-            if misplaced:
-                return misplaced
-        if self.vouching is not None and frame.sender != self.me:
-            objection = self.vouching.objection(frame, header, body[:begin], body[begin:])
-            if objection:
+        if (frame.receiver != self.me or sender == self.me) and (misplaced := self._misplaced(frame)):
+            return misplaced
+        verdict = None
+        if self.vouching is not None and sender != self.me:
+            is_paired = bool(number & PAIRED)
+            verdict = self.vouching.judge(frame, header, body[:begin], body[begin:], is_paired=is_paired)
+            if verdict.wrong:
                 self.refusals[why := Refusal.UNVOUCHED if begin else Refusal.UNSIGNED] += 1
-                return Refused(why, objection, sender=sender)
-        if self.replays.must_prove(sender) and frame.receiver == self.me:
-            return self._ask_for_proof(frame, counter, len(data))
-        if frame.receiver == self.me or sender in self.replays:
-            self._note(sender, counter)
+                return Refused(why, verdict.wrong, sender=sender if verdict.is_certain else NOBODY)
+        if is_bare and type(frame.message) in OPENINGS:
+            return frame
+        whose = ~sender if is_bare else sender
+        return self._impossible(frame) or self._take_in(frame, whose, counter, verdict, len(data))
+
+    def _cipher_of(self, key: int, sender: NodeId, *, is_paired: bool) -> AESGCM | None:
+        if not is_paired:
+            return self._ciphers.get((key, sender)) or self._new_cipher(key, sender)
+        session = self.vouching.sessions.get(sender) if self.vouching is not None else None
+        return None if session is None else self._pair_cipher(key, sender, self.me, session)
+
+    def _pair_cipher(self, key: int, sender: NodeId, receiver: NodeId, session: Session) -> AESGCM:
+        name = (key, sender, receiver)
+        cipher = self._pair_ciphers.get(name)
+        if cipher is None:
+            assert self.vouching is not None
+            own = self.vouching.sessions.half
+            halves = own + session.half if sender == self.me else session.half + own
+            info = key.to_bytes() + sender.to_bytes(8) + receiver.to_bytes(8) + halves + self._group
+            secret = self._keys[key] + session.shared
+            cipher = AESGCM(HKDF(SHA256(), KEY_SIZE, salt=_PAIR_SALT, info=info).derive(secret))
+            if len(self._pair_ciphers) >= 2 * CIPHERS_KEPT:
+                del self._pair_ciphers[next(iter(self._pair_ciphers))]
+            self._pair_ciphers[name] = cipher
+        return cipher
+
+    def _take_in(
+        self, frame: Frame, whose: NodeId, counter: int, verdict: Verdict | None, size: int
+    ) -> Frame | Refused:
+        """It is what it says. `whose`: counters of frames that prove nothing of their sender are kept apart."""
+        replays, sender, message = self.replays, frame.sender, frame.message
+        if not replays.is_new(whose, counter):
+            return self._refuse(Refusal.REPLAYED, "opened before, or older than all that is remembered")
+        if frame.receiver == self.me and whose == sender and replays.must_prove(sender):
+            if is_opening(message):
+                return frame
+            if not (isinstance(message, Pong) and message.nonce == replays.stamp(sender)):
+                self.refusals[Refusal.UNPROVEN] += 1
+                answer = self._ask_for_proof(sender, message, size)
+                return Refused(Refusal.UNPROVEN, "has not proved that it is there", sender=sender, answer=answer)
+        if frame.receiver == self.me or whose in replays:
+            if replays.note(whose, counter) and self.vouching is not None:
+                self.vouching.forget(replays)
+            if verdict is not None and self.vouching is not None:
+                self.vouching.take_in(sender, verdict)
         return frame
 
-    def _note(self, sender: NodeId, counter: int) -> None:
-        if self.replays.note(sender, counter) and self.vouching is not None:
-            self.vouching.forget(self.replays)
-
-    def _ask_for_proof(self, frame: Frame, counter: int, size: int) -> Frame | Refused:
-        """Of a sender that is not remembered: it may be long dead. What is no more than a question leaves no trace."""
-        sender, message = frame.sender, frame.message
-        stamp = self.replays.stamp(sender)
-        answer: Message | None = None
-        match message:
-            case Pong(nonce) if nonce == stamp:
-                self._note(sender, counter)
-                return frame
-            case Challenge() | Hello(cookie=0):
-                return frame
-            case Ping(nonce):
-                answer = Pong(nonce)
-            case Bye() | Pong():
-                pass
-            case _ if size >= PING_SIZE:
-                answer = Ping(stamp)
-        self.refusals[Refusal.UNPROVEN] += 1
-        return Refused(Refusal.UNPROVEN, "has not proved that it is there", sender=sender, answer=answer)
+    def _ask_for_proof(self, sender: NodeId, message: Message, size: int) -> Message | None:
+        """A sender that is not remembered may be long dead. Two that have forgotten each other answer each other."""
+        if isinstance(message, Ping):
+            return Pong(message.nonce)
+        wants_no_answer = isinstance(message, Bye | Pong) or size < PING_SIZE
+        return None if wants_no_answer else Ping(self.replays.stamp(sender))
 
 
 Seal: TypeAlias = Sealer | Unsealed

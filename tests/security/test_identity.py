@@ -209,7 +209,7 @@ async def test_a_farewell_is_no_way_in_for_who_is_not_vouched_for_or_banned(regi
     async with Insider() as bad, member(registry, tmp_path, "a") as a, a.mutex("x").hold(timeout=60):
         for message in (Bye(), want):
             bad.say(a, message, "x")
-        await until(lambda: counted(a, "no identity"))
+        await until(lambda: counted(a, "unsigned") == 2)
         assert "WANT" not in a.mutex("x").statistics().received
     plain = {"identity": None, "require_identity": None}
     async with Insider() as bad, member(registry, tmp_path, "a", **plain) as a, a.mutex("x").hold(timeout=60):

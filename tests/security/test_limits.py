@@ -12,7 +12,7 @@ import pytest
 
 from softmutex import ConfigError
 from softmutex.core.errors import BadFrame
-from softmutex.core.messages import Bye, Describe, Hello, Pong, Withdraw
+from softmutex.core.messages import Bye, Describe, Hello, Pong
 from softmutex.core.wire import MAX_MUTEX, Frame, UnfitForWire, decode, encode
 from softmutex.mailbox import Mailbox
 from softmutex.ports import Datagram, Member
@@ -251,18 +251,19 @@ def test_certificates_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch)
 
     def checks(number: int) -> int:
         before = verified
-        assert receiver.objection(shown[number][0], b"header", shown[number][1], b"body") == ""
+        verdict = receiver.judge(shown[number][0], b"header", shown[number][1], b"body", is_paired=False)
+        assert verdict.wrong == ""
+        receiver.take_in(number, verdict)
         return verified - before
 
     for number in range(1, 10):
         sender = Vouching(**options, secret=bytes([number]) * 32)
         sender.adopt(issue(authority.prove, f"m{number}", sender.public, "g", 0, 1 << 40))
         frame = Frame(number, 77, "", Pong(1))
-        shown[number] = frame, sender.attest(frame.message, b"header", b"body")
+        shown[number] = frame, sender.attest(frame.message, 77, b"header", b"body")
         assert checks(number) == 2
         assert receiver.is_vouched(number)
     assert [checks(number) for number in (6, 7, 8, 9)] == [1, 1, 1, 1]
     assert [checks(number) for number in (5, 4, 3, 2, 1)] == [2, 2, 2, 2, 2]
     frame, attestation = shown[9]
-    assert "has not its key" in receiver.objection(frame, b"header", attestation, b"other body")
-    assert receiver.objection(frame._replace(message=Withdraw(1)), b"header", b"", b"body") == ""
+    assert "has not its key" in receiver.judge(frame, b"header", attestation, b"other body", is_paired=False).wrong

@@ -34,7 +34,8 @@ with atheris.instrument_imports(include=["softmutex"]):
     )
     from softmutex.plugins import load_all_algorithms
     from softmutex.runtime.identity import Vouching, is_signed, issue, read_certificate
-    from softmutex.runtime.sealing import SIGNED, KeyRing, Refused, Sealer, Unsealed
+    from softmutex.runtime.sealing import PAIRED, SIGNED, KeyRing, Refused, Sealer, Unsealed
+    from softmutex.runtime.sessions import SHOWN
 
 VECTORS = Path(__file__).with_name("vectors.json")
 
@@ -60,8 +61,13 @@ def one_input(data: bytes) -> None:
     try_to_decode(data)
     counter = next(COUNTERS)
     body = data[HEADER_SIZE : MAX_FRAME - TAG_SIZE]
-    genuine = bytes([len(CERTIFICATE)]) + CERTIFICATE + bytes(64) + body
-    sealed = [seal(counter, body), seal(counter | SIGNED, body), seal(counter | SIGNED, genuine)]
+    genuine = bytes([len(CERTIFICATE)]) + CERTIFICATE + bytes(SHOWN) + bytes(64) + body
+    sealed = [
+        seal(counter, body),
+        seal(counter | PAIRED, body),
+        seal(counter | SIGNED, body),
+        seal(counter | SIGNED, genuine),
+    ]
     answers = [UNSEALED.open(data), *map(SEALER.open, [data, *sealed])]
     for answer in answers:
         check(isinstance(answer, Frame | Refused), "a door neither opened nor refused")
