@@ -28,6 +28,13 @@ def text(value: Any) -> str:
     return value
 
 
+def text_or_nothing(value: Any) -> str:
+    """At most 64 bytes; empty for the word `none`."""
+    if value == "" or (isinstance(value, str) and value.lower() == "none"):
+        return ""
+    return text(value).encode()[:64].decode(errors="ignore")
+
+
 def duration_s(value: Any) -> float:
     """Seconds: a number, or a text with units: `90`, `1.5`, `500ms`, `30s`, `10m`, `2h`, `1h30m`, `1d`."""
     if isinstance(value, str):

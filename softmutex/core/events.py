@@ -230,9 +230,10 @@ class LostReason(StrEnum):
     OVERLAP = "overlap"  # another live token was seen while A ran
     LEASE = "lease"  # this node was silent for so long that others may have replaced its token
     ISOLATED = "isolated"  # too few members can be reached to know
-    # The two that no machine says, but the runtime:
+    # Those that no machine says, but the runtime:
     OVERRUN = "overrun"  # A took longer than max_hold, and the mutex was told to release it then
     CLOSED = "closed"  # the node was closed while A ran
+    EVICTED = "evicted"  # somebody took it away: `Hold.lost_detail` has the reason that was given
 
 
 class Lose(NamedTuple):

@@ -22,6 +22,7 @@ in `Algorithm.messages`, each in a range that is nobody else's:
                  that these three share; 144 elections (bully, ring); 152 `one_by_one.py`, for several of them;
                  160 suzuki-kasami, 168 raymond; 176 and on are free
     192 to 223   algorithms of other packages
+    224 to 239   the node as a whole, too
     the rest     for versions to come
 
 A message has one name, in code, statistics, traces and on these pages: that of its class, in capitals (`name_of`).
@@ -32,7 +33,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
-from softmutex.core.events import NOBODY, U64, Count, Duration, NodeId, Token
+from softmutex.core.events import NOBODY, U64, Count, Duration, NodeId, RequestId, Token
 
 Message: TypeAlias = tuple[Any, ...]  # a NamedTuple that has a number: here, or in the `messages` of an algorithm
 Flag: TypeAlias = Annotated[bool, "flag"]
@@ -239,6 +240,31 @@ class StatusReply(NamedTuple):
     content: Annotated[bytes, "<=1024"]
 
 
+class Look(NamedTuple):
+    """Who holds this mutex (the frame's) on your node, and who waits there? Answered by `StatusReply`, to members only.
+
+    `past`: its last holds instead.
+    """
+
+    nonce: U64
+    past: Flag = False
+
+
+class Evict(NamedTuple):
+    """That hold of this mutex (the frame's) is over: an operator says that it hangs. Answered each time it comes."""
+
+    nonce: U64
+    request: RequestId  # the hold, as the node that has it named it
+    reason: Annotated[str, "<=128"]
+
+
+class Evicted(NamedTuple):
+    """False: it was over before, or you have no right to say so."""
+
+    nonce: U64
+    ended: Flag
+
+
 HANDOVER: Final[dict[int, type[Message]]] = {
     1: Offer,
     2: Accept,
@@ -265,6 +291,9 @@ OF_NODE: Final[dict[int, type[Message]]] = {
     60: RosterPage,
     61: Forget,
     62: Forgotten,
+    224: Look,
+    225: Evict,
+    226: Evicted,
 }
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from softmutex.core.errors import HoldLost, SoftMutexError
 from softmutex.front import UNSET, Threads, Unset, limit_of
@@ -29,8 +29,11 @@ from softmutex.runtime.hold import refuse_in_child
 from softmutex.runtime.mutex import MutexBase
 from softmutex.runtime.node import RunningNode
 from softmutex.saying import logger
+from softmutex.seen import MutexSeen
 
 log = logger("hold")
+
+R = TypeVar("R")
 
 
 class ThreadSignal(threading.Event):
@@ -144,6 +147,30 @@ class BlockingMutex(MutexBase, Threads[BlockingHold]):
             crossing = self._cross(None)
         refuse_own_loop(crossing.node, self.name)
         return wait_for(BlockingHold(crossing, limit_of(timeout, crossing.plan.policy.timeout_s), None))
+
+    def look(self) -> MutexSeen:
+        """Who holds it, who waits and since when, in the whole group: one round trip, a second at most."""
+        return self._on_node(lambda node: node.lookout.look(self.name))
+
+    def evict(self, reason: str) -> int:
+        """Takes it from whoever holds it, as `softmutex.SoftMutex.evict` does. How many holds were ended."""
+        return self._on_node(lambda node: node.lookout.evict(self.name, reason))
+
+    def _on_node(self, work: Callable[[RunningNode], Coroutine[Any, Any, R]]) -> R:
+        if not self._host.lends_for_a_while:
+            node = self._host.running()
+            refuse_own_loop(node, self.name)
+            return asyncio.run_coroutine_threadsafe(work(node), node.loop).result()
+        thread = background.acquire()
+        try:
+            node = thread.wait(self._host.lend_within(self.name, None))
+        except BaseException:
+            background.release(thread)
+            raise
+        try:
+            return thread.wait(work(node))
+        finally:
+            leave(self._host, node, thread)
 
     def _acquire_on_a_node_of_its_own(self, timeout: float | Unset | None) -> BlockingHold:
         wanted = self._plan()

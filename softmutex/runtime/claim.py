@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from softmutex.core.errors import SoftMutexError
 from softmutex.core.events import SECOND, Grant, Instant, LostReason, RequestId, to_seconds
+from softmutex.runtime.whom import purpose_of
 
 if TYPE_CHECKING:
     from softmutex.runtime.crossing import Crossing
@@ -49,12 +50,14 @@ class Claim:
     _overruns_at: Instant | None = None  # unless touched before
     _grant: Grant = NOT_YET
     _lost_as: LostReason | None = None
+    _lost_because = ""
     _error: SoftMutexError | None = None  # why it ended without a grant
 
     def __init__(self, crossing: Crossing, timeout_s: float | None) -> None:
         self._crossing = crossing
         self._policy = crossing.plan.policy
         self._timeout_s = timeout_s
+        self._purpose = purpose_of(self._policy.purpose)
 
     def _fail(self, error: SoftMutexError) -> None:
         if self._progress in (Progress.NEW, Progress.WAITING):
@@ -115,6 +118,11 @@ class Claim:
             return LostReason.CLOSED  # the parent of this forked process holds it, not this one
         return self._lost_as
 
+    @property
+    def lost_detail(self) -> str:
+        """What was said of the loss: the reason of an eviction."""
+        return self._lost_because
+
     def _trace(self) -> Mapping[str, str]:
         """The trace context of this hold, as W3C headers; empty where it is not traced."""
         return self._crossing.trace_of(self)
@@ -131,8 +139,9 @@ class Claim:
         if overran:
             limit = to_seconds(self._policy.max_hold or 0)
             return f"the mutex {self.name!r} was held longer than max_hold={limit:g} s without touch()."
-        return no_longer_alone(self.name, self.lost_reason)
+        return no_longer_alone(self.name, self.lost_reason, self._lost_because)
 
 
-def no_longer_alone(mutex: str, reason: LostReason | None) -> str:
-    return f"the hold of the mutex {mutex!r} is no longer the only one for sure ({reason or 'unknown'})."
+def no_longer_alone(mutex: str, reason: LostReason | None, detail: str = "") -> str:
+    why = f"{reason or 'unknown'}{': ' * bool(detail)}{detail}"
+    return f"the hold of the mutex {mutex!r} is no longer the only one for sure ({why})."

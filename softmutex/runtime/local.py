@@ -17,7 +17,7 @@ H1  A hold is declared lost in one place (`tell_lost`), whatever the reason, and
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from softmutex.core.errors import AcquireTimeout, Isolated, SoftMutexError
 from softmutex.core.events import (
@@ -44,12 +44,29 @@ from softmutex.runtime.terms import Terms
 from softmutex.saying import logger
 
 if TYPE_CHECKING:
+    from softmutex.runtime.lookout import Round
     from softmutex.runtime.node import RunningNode
 
 log = logger("hold")
 
 TRY_S = 1.0  # a claim that only tries waits so long for a token that nobody holds to come here
 TRY = from_seconds(TRY_S)
+LEAD = from_seconds(0.3)  # before a time limit the others are asked what is in the way
+LEAD_LEAST = from_seconds(0.02)  # for less time nobody is asked
+PAST_KEPT = 64
+
+
+class Past(NamedTuple):
+    """A hold that is over."""
+
+    request: RequestId
+    epoch: int
+    hop: int
+    asked_at: Instant
+    granted_at: Instant
+    ended_at: Instant
+    purpose: str
+    lost: str  # why, in words; empty where nothing was lost
 
 
 class LocalMutex:
@@ -66,6 +83,7 @@ class LocalMutex:
         "machine",
         "name",
         "node",
+        "past",
         "requests",
         "started",
         "terms",
@@ -92,6 +110,7 @@ class LocalMutex:
         self.counts = MutexCounts()
         self.waited = Durations()
         self.held = Durations()
+        self.past: deque[Past] = deque(maxlen=PAST_KEPT)
         self.warned_of: set[str] = set()  # what the user has read once and need not read again
 
     # --- what the application asks for ------------------------------------------------------------------------------
@@ -116,7 +135,13 @@ class LocalMutex:
         node.handle(self, Requested(request), now)
         if timeout_s is not None and claim._progress is Progress.WAITING:
             limit = TRY if trying else from_seconds(timeout_s)
-            node.timers.set((self, "limit", request), now + limit, self.time_out, claim)
+            lead = 0 if trying else min(LEAD, limit // 2)
+            if lead < LEAD_LEAST:
+                node.timers.set((self, "limit", request), now + limit, self.time_out, claim)
+            else:
+                node.timers.set((self, "limit", request), now + limit - lead, self._ask_what_is_in_the_way, claim)
+            if trying and len(node.members) > 1:
+                node.lookout.look_for_try(self, lambda why: self.time_out(claim, why))
 
     def withdraw(self, claim: Claim) -> None:
         """The caller gave up. A grant that came all the same is handed on at once (C2)."""
@@ -127,10 +152,30 @@ class LocalMutex:
             claim._progress = Progress.ENDED
             self._forget(claim)
 
-    def time_out(self, claim: Claim) -> None:
+    def _ask_what_is_in_the_way(self, claim: Claim) -> None:
+        """Its time is nearly over. Who holds it, and who is before this one? What is answered in time is said then."""
+        if claim._progress is not Progress.WAITING:
+            return
+        node = self.node
+        limit_at = claim._asked_at + from_seconds(claim._timeout_s or 0)
+        left = max(0, limit_at - node.now())
+
+        def over(asked: Round) -> None:
+            if claim._progress is Progress.WAITING:
+                seen = node.lookout.seen(self.name, asked)
+                said = seen.words(seen.at - to_seconds(node.now() - claim._asked_at))
+                node.timers.set((self, "limit", claim._request), limit_at, self._time_out_saying, (claim, said))
+
+        node.timers.set((self, "limit", claim._request), limit_at, self.time_out, claim)
+        node.lookout.ask(self.name, left, lambda _: None, over)
+
+    def _time_out_saying(self, told: tuple[Claim, str]) -> None:
+        self.time_out(*told)
+
+    def time_out(self, claim: Claim, why: str = "") -> None:
         if claim._progress is Progress.WAITING:
             self._forget(claim)
-            self._give_up(claim)
+            self._give_up(claim, why)
 
     def release(self, claim: Claim, baggage: bytes) -> None:
         if claim._progress is not Progress.HELD:
@@ -142,6 +187,7 @@ class LocalMutex:
         if claim._overruns_at is not None:
             node.timers.cancel((self, "overrun", claim._request))
         self.held.add(now - claim._granted_at)
+        self._remember(claim, now)
         node.handle(self, Released(claim._request, baggage or claim._grant.baggage), now)
         if node.closing:
             node.something_changed()
@@ -176,14 +222,30 @@ class LocalMutex:
         if claim is not None:
             self.tell_lost(claim, reason)
 
-    def tell_lost(self, claim: Claim, reason: LostReason) -> None:
+    def _remember(self, claim: Claim, now: Instant) -> None:
+        lost = "" if claim._lost_as is None else f"{claim._lost_as.value}{': ' * bool(claim._lost_because)}"
+        grant, begun = claim._grant, claim._granted_at
+        self.past.append(
+            Past(
+                claim._request,
+                grant.epoch,
+                grant.hop,
+                claim._asked_at,
+                begun,
+                now,
+                claim._purpose,
+                lost + claim._lost_because,
+            )
+        )
+
+    def tell_lost(self, claim: Claim, reason: LostReason, detail: str = "") -> None:
         """The one door for a lost hold (H1)."""
         if claim._lost_as is not None:
             return
-        claim._lost_as = reason
+        claim._lost_as, claim._lost_because = reason, detail
         self.counts.lost += 1
         self.node.notice(self.name, "hold_lost", {"request": claim._request, "reason": reason.value})
-        said = no_longer_alone(self.name, reason)
+        said = no_longer_alone(self.name, reason, detail)
         log.warning("%s", f"{said} The body goes on." if claim._policy.on_lost == "continue" else said)
         claim._on_lost()
 
@@ -247,6 +309,7 @@ class LocalMutex:
         """Nobody protects those any longer who still hold: they are told."""
         for claim in list(self.holding.values()):
             self.tell_lost(claim, LostReason.CLOSED)
+            self._remember(claim, self.node.now())
             claim._progress = Progress.ENDED
         self.holding.clear()
 
@@ -277,18 +340,18 @@ class LocalMutex:
             self.node.timers.cancel((self, "limit", claim._request))
         self.node.handle(self, Withdrawn(claim._request))
 
-    def _give_up(self, claim: Claim) -> None:
+    def _give_up(self, claim: Claim, why: str = "") -> None:
         self.counts.timeouts += 1
         if claim._timeout_s:
             said = f"the mutex {self.name!r} was not granted within {claim._timeout_s:g} s"
         else:
             said = f"the mutex {self.name!r} is in use"
-        claim._fail(
-            AcquireTimeout(
-                f"{said} (on this node {len(self.holding)} hold it and {len(self.waiting)} wait for it; "
-                f"{len(self.node.members) - 1} other nodes are known). Wait longer, or look: softmutex status."
-            )
+        here = (
+            f" (on this node {len(self.holding)} hold it and {len(self.waiting)} wait for it; "
+            f"{len(self.node.members) - 1} other nodes are known)"
         )
+        found = f": {why}" if why else here
+        claim._fail(AcquireTimeout(f"{said}{found}. Wait longer, or look: softmutex status."))
 
     def _refuse_isolated(self, claim: Claim) -> None:
         claim._fail(

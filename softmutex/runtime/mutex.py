@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from softmutex.core.events import SECOND
@@ -28,12 +28,14 @@ from softmutex.core.names import check_name
 from softmutex.front import UNSET, Tasks, Unset, limit_of
 from softmutex.runtime import nesting
 from softmutex.runtime.claim import Progress
-from softmutex.runtime.crossing import Crossing, Host, Loop, cross
+from softmutex.runtime.crossing import Crossing, Host, Loop, cross, see_through
 from softmutex.runtime.hold import Hold
 from softmutex.runtime.host import OneShot
+from softmutex.runtime.node import RunningNode
 from softmutex.runtime.options import OneShotOptions, read_one_shot_options
 from softmutex.runtime.statistics import MutexStatistics
 from softmutex.runtime.terms import Plan, plan
+from softmutex.seen import MutexSeen
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -134,6 +136,29 @@ class SoftMutex(MutexBase, Tasks[Hold]):
         except BaseException as error:
             await crossing.come_back(error)
             raise
+
+    async def look(self) -> MutexSeen:
+        """Who holds it, who waits and since when, in the whole group: one round trip, a second at most."""
+        return await self._on_node(lambda node: node.lookout.look(self.name))
+
+    async def evict(self, reason: str) -> int:
+        """Takes it from whoever holds it: their holds are lost ("evicted", `lost_detail` has the reason), what they do
+        about that is theirs (`on_lost`), and the next one enters. How many holds were ended.
+
+        For a holder that hangs. With `require_identity`, holders obey only those whom their `evictors` names.
+        """
+        return await self._on_node(lambda node: node.lookout.evict(self.name, reason))
+
+    async def _on_node(self, work: Callable[[RunningNode], Coroutine[Any, Any, R]]) -> R:
+        """On the node that is there, or on one that joins for it."""
+        node = await self._host.lend_within(self.name, None)
+        try:
+            if node.loop is asyncio.get_running_loop():
+                return await work(node)
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(node), node.loop))
+        finally:
+            if self._host.lends_for_a_while:
+                await see_through(self._host.take_back())
 
     def _guard_plain(self, function: Callable[P, R], timeout: float | Unset | None) -> Callable[P, R]:
         from softmutex.runtime.blocking import BlockingMutex

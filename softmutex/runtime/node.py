@@ -54,7 +54,7 @@ from softmutex.core.machine import Setup, WhenIsolated
 from softmutex.core.messages import OF_NODE, Message, name_of
 from softmutex.core.wire import Frame
 from softmutex.ports import Closed, Datagram, Member, Membership, Observation, Transport, is_complete, shows_all
-from softmutex.runtime import forks, keys
+from softmutex.runtime import forks, keys, lookout
 from softmutex.runtime.budgets import Budgets, Quota
 from softmutex.runtime.clock import clock_of
 from softmutex.runtime.config import Settings
@@ -140,7 +140,7 @@ class RunningNode:
         self.peers = Peers(self)
         self.members = self.peers.members
         self.founding = Founding(self)
-        self.status = StatusDesk(self)
+        self.status, self.lookout = StatusDesk(self), lookout.Lookout(self)
         self.lag = LagMonitor.of(self.loop)
         self.keys = keys.in_force(self, group_keys)
         self.seal.serve(self.members, self.now)
@@ -292,8 +292,8 @@ class RunningNode:
             self.warn("own id", f"{source} sends in the name of this node: {refused.detail}.", once="own id")
 
     def _take_for_node(self, sender: NodeId, mutex: str, message: Message, source: str, to_me: bool) -> None:
-        peers, status = self.peers, self.status
-        if peers.received(sender, message, source, to_me) or status.received(sender, message, source, to_me):
+        heard = (sender, message, source, to_me)
+        if self.peers.received(*heard) or self.status.received(*heard) or self.lookout.received(*heard, mutex):
             return
         if to_me and self.peers.heard(sender, source) is not None and self.founding.received(sender, mutex, message):
             return

@@ -30,6 +30,7 @@ from softmutex.values import (
     names,
     path,
     text,
+    text_or_nothing,
 )
 
 if TYPE_CHECKING:
@@ -109,6 +110,14 @@ class MutexOptions(TypedDict, total=False):
         float | None,
         Setting(duration_or_none_s, None, "a node that held it less than that ago yields to others", flag=True),
     ]
+    purpose: Annotated[
+        str | None,
+        Setting(
+            text_or_nothing,
+            None,
+            "what others are shown of who holds it or waits; none: nothing; else the program's name",
+        ),
+    ]
     options: Annotated[Mapping[str, Any], Setting(dict, {}, "switches of the algorithm's own", keyword_only=True)]
 
 
@@ -143,6 +152,10 @@ class SharedNodeOptions(TypedDict, total=False):
     ]
     leave_timeout: Annotated[
         float, Setting(duration_s, 5.0, "how long a leaving node may take to hand everything over", flag=True)
+    ]
+    evictors: Annotated[
+        Sequence[str],
+        Setting(names, (), "with require_identity: the members that may end holds here (softmutex evict)"),
     ]
     observers: Annotated[
         "Sequence[str | Observer]",

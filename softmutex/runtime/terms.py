@@ -93,6 +93,7 @@ class Policy:
     on_overrun: str | Callable[..., Any] = "warn"
     on_lost: str | Callable[..., Any] = "continue"
     when_isolated: WhenIsolated = "wait"
+    purpose: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ def plan(name: str, settings: Settings) -> Plan:
             settings["on_overrun"],
             settings["on_lost"],
             settings["when_isolated"],
+            settings["purpose"],
         ),
     )
 

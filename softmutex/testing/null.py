@@ -30,6 +30,7 @@ from typing import Any, ParamSpec, TypeVar
 from softmutex.core.errors import AcquireTimeout, SoftMutexError
 from softmutex.core.events import LostReason
 from softmutex.front import UNSET, Tasks, Threads, Unset, limit_of
+from softmutex.seen import HolderSeen, MutexSeen
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,6 +53,20 @@ class _Null:
         for hold in self.holds:
             hold.lost_reason = hold.lost_reason or reason
             hold.lost.set()
+
+    def _seen(self) -> MutexSeen:
+        here = [
+            HolderSeen(hold.node, "", "", "", time.time(), hold.waited, hold.epoch, hold.hop, 1, number)
+            for number, hold in enumerate(self.holds, 1)
+        ]
+        return MutexSeen(self.name, time.time(), 1, 1, tuple(here), (), 0, ())
+
+    def _evict(self, reason: str) -> int:
+        evicted, self.holds = self.holds, []
+        for hold in evicted:
+            hold.lost_reason, hold.lost_detail = hold.lost_reason or LostReason.EVICTED, reason
+            hold.lost.set()
+        return len(evicted)
 
     def _is_granted(self, begun_s: float, timeout: float | None) -> bool:
         if self.fails is not None:
@@ -78,6 +93,7 @@ class _NullClaim:
         self.deadline: float | None = None
         self.peers = 0
         self.lost_reason: LostReason | None = None
+        self.lost_detail = ""
         self.touches = 0
         self._mutex = mutex
 
@@ -122,6 +138,12 @@ class NullMutex(_Null, Tasks[NullHold]):
         self.holds.append(hold)
         return hold
 
+    async def look(self) -> MutexSeen:
+        return self._seen()
+
+    async def evict(self, reason: str) -> int:
+        return self._evict(reason)
+
     def _guard_plain(self, function: Callable[P, R], timeout: float | Unset | None) -> Callable[P, R]:
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -156,6 +178,12 @@ class NullSyncMutex(_Null, Threads[NullSyncHold]):
 
     def acquire(self, timeout: float | Unset | None = UNSET) -> NullSyncHold:
         return in_thread(self, timeout)
+
+    def look(self) -> MutexSeen:
+        return self._seen()
+
+    def evict(self, reason: str) -> int:
+        return self._evict(reason)
 
 
 def in_thread(mutex: _Null, timeout: float | Unset | None) -> NullSyncHold:

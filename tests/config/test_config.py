@@ -232,7 +232,7 @@ async def test_a_mutex_learns_its_settings_from_the_node_and_its_table(tmp_path:
     node = node_on(network, config=tmp_path / "softmutex.toml")
     terms = await in_force(node, network, "db-load", min_interval=3)
     assert (terms["slots"], terms["op"], terms["min_interval"]) == (3, 2.5, 3.0)
-    assert terms == {**asdict(Timing(op=2.5)), "min_interval": 3.0, "slots": 3}
+    assert terms == {**asdict(Timing(op=2.5)), "min_interval": 3.0, "slots": 3, "each": 3}
 
 
 # --- files of others -------------------------------------------------------------------------------------------------
