@@ -255,6 +255,7 @@ class FactKind(StrEnum):
     ISOLATED = "isolated"
     REJOINED = "rejoined"  # no longer isolated
     MISMATCH = "mismatch"  # a peer is configured otherwise
+    LEADER = "leader"  # `peer` leads from now on, or nobody
     STALE = "stale"  # a late, replayed or impossible message was dropped
 
 

@@ -43,7 +43,8 @@ class Weather(Flag):
     VIEWS = 256  # members do not agree on who is there
     FOUNDERS = 512  # nobody begins, or several do
     LINKS = 1024  # two nodes do not hear each other, but by way of the others
-    ANY = 2047
+    SILENCE = 2048  # deaths of which nobody tells: a power cut
+    ANY = 4095
 
 
 def claim(weather: Weather, *laws: Law) -> dict[Law, Weather]:

@@ -82,6 +82,8 @@ class Algorithm(ABC):
     slots_most: ClassVar[int] = 1
     needs_every_member: ClassVar[bool] = False  # grants nothing while a member does not answer, and must know them all
 
+    elects: ClassVar[bool] = False  # who holds it leads: it is granted to the first in rank, not in turn
+
     @abstractmethod
     def __init__(self, setup: Setup) -> None: ...
 

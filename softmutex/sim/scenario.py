@@ -19,7 +19,7 @@ from softmutex.core.events import NOBODY, to_seconds
 from softmutex.core.laws import Weather
 from softmutex.core.machine import Algorithm, Setup, WhenIsolated
 from softmutex.core.timing import Pace, Timing
-from softmutex.sim.faults import Fault, Partition, fault_from_json, fault_to_json
+from softmutex.sim.faults import Fault, Kill, Partition, fault_from_json, fault_to_json
 
 DEMANDS = ("saturated", "bursts:LENGTH:GAP", "periodic", "periodic:SECONDS", "poisson:RATE", "none")
 HOLDS = ("fixed", "fixed:SECONDS", "exponential", "uniform:LOW:HIGH")
@@ -180,6 +180,7 @@ class Scenario:
             Weather.LATENESS: self.reordering,
             Weather.VIEWS: self.own_views,
             Weather.FOUNDERS: self.founders != 1,
+            Weather.SILENCE: any(isinstance(fault, Kill) and fault.silent for fault in self.faults),
         }
         weather = Weather.FAIR
         for trouble in [trouble for trouble, there in found.items() if there] + [

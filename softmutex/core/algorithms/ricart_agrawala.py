@@ -77,8 +77,10 @@ class Later(NamedTuple):
 class RicartAgrawala(OneByOne):
     name: ClassVar[str] = "ricart-agrawala"
     messages: ClassVar = {80: Request, 81: Permit, 82: Later, **OF_HOLDERS}
-    laws = claim(Weather.ANY, Law.EFFECTS, Law.REQUESTS) | claim(
-        Weather.ANY & ~Weather.VIEWS, Law.OVERLAP, Law.EXCLUSION, Law.EVIDENCE
+    laws = (
+        claim(Weather.ANY, Law.EFFECTS)
+        | claim(Weather.ANY & ~Weather.SILENCE, Law.REQUESTS)
+        | claim(Weather.ANY & ~Weather.VIEWS, Law.OVERLAP, Law.EXCLUSION, Law.EVIDENCE)
     )
     needs_every_member = True
 

@@ -1,0 +1,244 @@
+"""`central`: one machine on a bench, every interleaving of a few, what an entry costs, and a coordinator that dies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from softmutex.core.algorithms.central import Allow, AskFor, Central, Free, InLine
+from softmutex.core.algorithms.elections import Coordinator, Follow, Known
+from softmutex.core.events import Effect, Event, Grant, Instant, MembersChanged, Received, Send, Withdrawn
+from softmutex.sim import Kill, simulate
+from softmutex.sim.scenario import Scenario
+from softmutex.sim.scenarios import scenario
+from tests.algorithms.explorer import Found, explore
+from tests.core.bench import Bench
+
+
+def sent(b: Bench) -> list[tuple[int, Any]]:
+    return [(effect.to, effect.message) for effect in b.effects if isinstance(effect, Send)]
+
+
+def follower(me: int = 2) -> Bench:
+    """Of node 1, in term 1."""
+    b = Bench(Central, me=me, members=(1, 2, 3))
+    b.start()
+    b.receive(Coordinator(1), 1)
+    return b
+
+
+def coordinator() -> Bench:
+    """Node 1, in term 1."""
+    b = Bench(Central, me=1, members=(1, 2, 3))
+    b.start(founder=True)
+    b.receive(Follow(1, 0), 2)
+    b.receive(Follow(1, 0), 3)
+    return b
+
+
+# --- one machine ------------------------------------------------------------------------------------------------------
+
+
+def test_it_asks_the_coordinator_runs_when_allowed_and_says_when_it_is_free():
+    b = follower()
+    b.request(1)
+    assert sent(b) == [(1, AskFor(1))]
+    b.receive(Allow(1, 1, 1, 0, b"trace"), 1)
+    assert b.one(Grant).baggage == b"trace"
+    b.release(1, b"more")
+    assert sent(b) == [(1, Free(1, b"more"))]
+
+
+def test_the_coordinator_allows_one_after_the_other_as_they_came():
+    b = coordinator()
+    b.receive(AskFor(1), 3)
+    assert sent(b) == [(3, Allow(1, 1, 1, 0))]
+    b.receive(AskFor(1), 2)
+    assert sent(b) == []
+    b.request(1)
+    b.receive(Free(1), 3)
+    assert sent(b) == [(2, Allow(1, 1, 2, 1))]
+    b.receive(Free(1), 2)
+    assert b.granted == [1]
+
+
+def test_nobody_is_allowed_before_all_follow():
+    b = Bench(Central, me=1, members=(1, 2, 3))
+    b.start(founder=True)
+    b.receive(Follow(1, 0), 2)
+    b.receive(AskFor(1), 2)
+    b.request(1)
+    assert sent(b) == [] and b.granted == []
+    b.receive(Follow(1, 0), 3)
+    assert sent(b) == [(2, Allow(1, 1, 1, 1))]
+
+
+def test_a_new_coordinator_rebuilds_the_queue_from_the_holder_and_the_waiters():
+    b = Bench(Central, me=4, members=(1, 2, 3, 4, 5))
+    b.receive(Coordinator(1), 5)
+    b.members.remove(5)
+    b.handle(MembersChanged((), (5,)))
+    assert sent(b) == [(node, Coordinator(2)) for node in (1, 2, 3)]
+    b.receive(Follow(2, 2 * 7 + 1), 1)  # runs A
+    b.receive(Follow(2, 2 * 3), 2)  # waits
+    b.receive(Follow(2, 0), 3)
+    assert sent(b) == []
+    b.receive(Free(7), 1)
+    assert sent(b) == [(2, Allow(2, 3, 1, 0))]
+
+
+def test_who_follows_another_obeys_no_former_coordinator():
+    b = follower()
+    b.request(1)
+    b.receive(Coordinator(2), 3)
+    assert sent(b) == [(3, Follow(2, 2))]
+    b.receive(Allow(1, 1, 1, 0), 1)
+    assert b.granted == [] and sent(b) == [(1, Known(2, 3))]
+
+
+def test_a_request_that_is_not_wanted_any_more_leaves_the_queue():
+    b = follower()
+    b.request(1)
+    b.handle(Withdrawn(1))
+    assert sent(b) == [(1, Free(1))]
+    b.receive(Allow(1, 1, 1, 0), 1)
+    assert b.granted == [] and sent(b) == [(1, Free(1))]
+
+
+def test_who_asks_again_is_told_that_it_is_known():
+    b = coordinator()
+    b.receive(AskFor(1), 3)
+    b.receive(AskFor(1), 2)
+    b.receive(AskFor(1, again=True), 2)
+    assert sent(b) == [(2, InLine(1, 1))]
+
+
+def test_a_holder_that_dies_is_followed_by_the_next():
+    b = coordinator()
+    b.receive(AskFor(1), 3)
+    b.receive(AskFor(1), 2)
+    b.members.remove(3)
+    b.handle(MembersChanged((), (3,)))
+    assert sent(b) == [(2, Allow(1, 1, 2, 0))]
+
+
+def test_a_newcomer_that_waits_already_is_in_the_queue():
+    b = coordinator()
+    b.members.append(4)
+    b.handle(MembersChanged((4,), ()))
+    assert sent(b) == [(4, Coordinator(1))]
+    b.receive(Follow(1, 2), 4)
+    assert sent(b) == [(4, Allow(1, 1, 1, 0))]
+
+
+# --- every interleaving -----------------------------------------------------------------------------------------------
+
+RING = (("election", "ring"),)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"nodes": 2, "requests": 2, "repeats": 1},
+        {"nodes": 2, "kills": 1, "timers": 1},
+        {"nodes": 2, "kills": 1, "timers": 1, "options": RING},
+        {"nodes": 2, "withdrawn": 1, "timers": 1},
+        {"nodes": 2, "losses": 1, "timers": 1},
+        {"nodes": 2, "founders": 0, "timers": 1},
+        {"nodes": 2, "founders": 2},
+        {"nodes": 2, "leaves": 1},
+        {"nodes": 2, "joins": 1, "askers": (2, 3), "founders": 1},
+        {"nodes": 3, "askers": (2, 3)},
+        pytest.param({"nodes": 3}, marks=pytest.mark.slow),
+        pytest.param({"nodes": 3, "kills": 1, "askers": (2, 3)}, marks=pytest.mark.slow),
+        pytest.param({"nodes": 3, "leaves": 1, "askers": (2, 3)}, marks=pytest.mark.slow),
+        pytest.param({"nodes": 3, "withdrawn": 1, "askers": (2, 3)}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_no_two_run_at_once_and_everybody_is_granted_whatever_overtakes_what(bounds: dict[str, Any]):
+    assert explore(Central, **bounds) > 10
+
+
+class ActsAtOnce(Central):
+    """E1 is missing: chosen is enough. It is told of itself that all follow, with nothing to say."""
+
+    def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
+        out = list(super().handle(event, now))
+        for effect in list(out):
+            if isinstance(effect, Send) and isinstance(effect.message, Coordinator):
+                out += super().handle(Received(effect.to, Follow(effect.message.term, 0)), now)
+        return out
+
+
+class AllowsBesides(Central):
+    """C1 is missing: who asks may run."""
+
+    def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
+        out = list(super().handle(event, now))
+        match event:
+            case Received(sender, AskFor(request)) if self.view().holding:
+                out.append(Send(sender, Allow(1, request, 1, 0)))
+        return out
+
+
+class AsksOnce(Central):
+    """What is lost stays lost."""
+
+    def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
+        return [
+            effect
+            for effect in super().handle(event, now)
+            if not (isinstance(effect, Send) and isinstance(effect.message, AskFor) and effect.message.again)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("broken", "bounds", "said"),
+    [
+        (ActsAtOnce, {"nodes": 3, "kills": 1, "askers": (2, 3)}, "run A at once"),
+        (AllowsBesides, {"nodes": 2}, "run A at once"),
+        (AsksOnce, {"nodes": 2, "losses": 1, "timers": 1}, "these wait for ever"),
+    ],
+)
+def test_a_machine_without_one_rule_is_found(broken: type[Central], bounds: dict[str, Any], said: str):
+    with pytest.raises(Found, match=said):
+        explore(broken, **bounds)
+
+
+def test_the_laws_see_it_under_load():
+    found = simulate(scenario("nothing", AllowsBesides, 3)).violations
+    assert "exclusion" in {violation.law for violation in found}
+
+
+# --- what it costs, and what it survives ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("election", ["bully", "ring"])
+@pytest.mark.parametrize("nodes", [2, 3, 10, 50])
+def test_an_entry_costs_three_messages_but_for_the_coordinators_own(nodes: int, election: str):
+    options = {"election": election}
+    quiet = Scenario("central", nodes, 4000.0, demand="poisson:0.02", delay_s=0.05, keep_holds=True, options=options)
+    result = simulate(quiet)
+    theirs = sum(hold.node != 1 for hold in result.holds)
+    assert theirs > 5
+    assert {kind: result.sent[kind] for kind in ("ASK_FOR", "ALLOW", "FREE")} == dict.fromkeys(
+        ("ASK_FOR", "ALLOW", "FREE"), theirs
+    )
+    assert set(result.sent) <= {"ASK_FOR", "ALLOW", "FREE", "COORDINATOR", "ELECTED", "FOLLOW", "GOES_ON"}
+
+
+@pytest.mark.parametrize("election", ["bully", "ring"])
+@pytest.mark.parametrize("fault", ["kill-holder", "kill-anybody", "loss-20", "churn-30", "storm", "cold-start"])
+def test_it_survives_with_either_election(fault: str, election: str):
+    result = simulate(scenario(fault, "central", 3, nodes_max=9, options={"election": election}))
+    assert not result.violation_count and result.unserved == 0 and result.acquisitions > 30
+
+
+def test_when_the_coordinator_dies_another_one_goes_on():
+    kills = (Kill(60.0, "random", restart_s=None, times=6),)
+    result = simulate(Scenario("central", 9, 420.0, op_s=1.0, delay_s=0.05, faults=kills, settle_s=60.0))
+    assert not result.violation_count and result.unserved == 0
+    assert result.concurrency_ns.get(0, 0) < 40e9
