@@ -55,7 +55,7 @@ async def connect(transport: HttpTransport) -> tuple[asyncio.StreamReader, async
 async def all_of(transport: HttpTransport, count: int) -> list[bytes]:
     arrived: list[bytes] = []
     while len(arrived) < count:
-        arrived += [datagram.payload for datagram in await asyncio.wait_for(transport.receive(), 5)]
+        arrived += [datagram.payload for datagram in await asyncio.wait_for(transport.receive(), 60)]
     return arrived
 
 
@@ -234,7 +234,7 @@ async def test_a_connection_that_asks_for_nothing_is_closed(opened: Open, monkey
     reader, writer = await connect(there)
     writer.write(b"POST /softmutex HTTP/1.1\r\nX-")  # and a byte a minute
     with contextlib.suppress(ConnectionError):  # closed without ceremony
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
     assert there.statistics()["connections_closed"] == 1
     writer.close()
 
@@ -244,7 +244,7 @@ async def test_a_body_that_does_not_come_is_given_up(opened: Open, monkeypatch: 
     there = await opened()
     reader, writer = await connect(there)
     writer.write(b"POST /softmutex HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
-    assert b" 408 " in await asyncio.wait_for(reader.readline(), 5)
+    assert b" 408 " in await asyncio.wait_for(reader.readline(), 60)
     writer.close()
 
 

@@ -48,7 +48,7 @@ class Agent:
         raise AssertionError(f"no {text!r} in {lines}")
 
     def ends(self) -> int:
-        return self.process.wait(30)
+        return self.process.wait(100)
 
 
 StartAgent = Callable[..., Agent]

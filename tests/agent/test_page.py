@@ -38,7 +38,7 @@ async def test_a_daemon_may_be_the_agent(environ: dict[str, str], tmp_path: Path
     path = place / "socket"
     serving = asyncio.create_task(names["daemon"](str(path)))
     await asyncio.to_thread(eventually, path.exists, "the door is there")
-    async with SoftMutex("x", agent=path, timeout=20) as hold:
+    async with SoftMutex("x", agent=path, timeout=60) as hold:
         assert hold.peers == 0
     serving.cancel()
     await asyncio.wait([serving])

@@ -12,7 +12,7 @@ import pytest
 from softmutex import AcquireTimeout, Node, NodeClosed
 from softmutex.agent.room import OnOverrun, Room, Rooms
 
-PATIENCE_S = 20.0
+PATIENCE_S = 100.0
 
 
 def member(name: str) -> Node:

@@ -128,7 +128,7 @@ async def chromium(folder: Path) -> AsyncIterator[Tab]:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await process.wait()
         except TimeoutError:
             process.kill()

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-PATIENCE_S = 20.0  # generous: the machine may be shared
+PATIENCE_S = 100.0  # generous: the machine may be shared
 T = TypeVar("T")
 
 

@@ -30,7 +30,7 @@ Findings = list[dict[str, str]]
 
 def examine(environ: dict[str, str], *flags: str, cwd: Path | None = None) -> tuple[int, dict[str, Any]]:
     run = subprocess.run(
-        [SOFTMUTEX, "doctor", "--json", *flags], env=environ, cwd=cwd, capture_output=True, text=True, timeout=30
+        [SOFTMUTEX, "doctor", "--json", *flags], env=environ, cwd=cwd, capture_output=True, text=True, timeout=100
     )
     assert run.stderr == ""
     return run.returncode, json.loads(run.stdout)
@@ -63,7 +63,7 @@ def test_a_sound_place_passes(environ: dict[str, str]):
 
 
 def test_each_line_has_a_verdict(environ: dict[str, str]):
-    said = subprocess.run([SOFTMUTEX, "doctor"], env=environ, capture_output=True, text=True, timeout=30).stdout
+    said = subprocess.run([SOFTMUTEX, "doctor"], env=environ, capture_output=True, text=True, timeout=100).stdout
     assert all(line.split()[0] in ("ok", "warn", "fail", "->") for line in said.splitlines())
 
 

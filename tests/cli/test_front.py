@@ -40,7 +40,7 @@ class Front:
         return read_number(self.here / name)
 
     def ends(self) -> int:
-        return self.process.wait(20)
+        return self.process.wait(100)
 
     def said(self) -> str:
         assert self.process.stderr is not None
@@ -118,14 +118,14 @@ def test_standard_input_passes_through_to_the_byte(start: Start, tmp_path: Path)
 def test_what_the_command_does_not_read_is_left_for_the_next_one(tmp_path: Path):
     (tmp_path / "grant").touch()
     line = f"{sys.executable} {STANDIN} {tmp_path} -- sh -c 'read a; echo got $a'; read b; echo left $b"
-    run = subprocess.run(["sh", "-c", line], input="one\ntwo\n", capture_output=True, text=True, timeout=20)
+    run = subprocess.run(["sh", "-c", line], input="one\ntwo\n", capture_output=True, text=True, timeout=100)
     assert run.stdout == "got one\nleft two\n"
     assert run.stderr == ""
 
 
 def test_nothing_is_written_to_standard_output(start: Start):
     front = start("echo only this", stdout=subprocess.PIPE)
-    assert front.process.communicate(timeout=20) == ("only this\n", "")
+    assert front.process.communicate(timeout=100) == ("only this\n", "")
 
 
 def test_a_closed_standard_input_is_an_empty_one(start: Start):

@@ -40,7 +40,7 @@ class Run:
         return self.process.pid
 
     def ends(self) -> int:
-        return self.process.wait(30)
+        return self.process.wait(100)
 
     def says(self, text: str) -> None:
         """Waits for a line on stderr with the text in it."""
@@ -121,7 +121,7 @@ def test_the_next_one_is_in_soon_after_the_holder_has_ended(start: Start, holder
 def test_the_command_sees_what_it_holds_and_its_epoch(start: Start, environ: dict[str, str]):
     script = f"echo $SOFTMUTEX_HELD, $SOFTMUTEX_EPOCH; {SOFTMUTEX} run -n y -- sh -c 'echo $SOFTMUTEX_HELD'"
     run = start(script, stdout=subprocess.PIPE)
-    assert run.process.communicate(timeout=30)[0] == "x, 1\nx y\n"
+    assert run.process.communicate(timeout=100)[0] == "x, 1\nx y\n"
 
 
 def test_asking_again_for_what_is_held_is_an_error_at_once_instead_of_a_wait_for_ever(start: Start):
@@ -197,7 +197,7 @@ sys.exit(main(["run", "-n", "x", "--", "true"]))
 )
 def test_130_when_it_is_interrupted_while_it_still_imports(environ: dict[str, str], module: str, said: str):
     command = [sys.executable, "-c", INTERRUPTED_WHILE_IMPORTING, module]
-    run = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
+    run = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
     assert (run.returncode, run.stderr) == (130, said)
 
 
@@ -226,11 +226,11 @@ def test_the_command_may_have_flags_and_dashes_of_its_own(environ: dict[str, str
 
 def test_nothing_is_said_when_nothing_goes_wrong(start: Start):
     run = start("true", stdout=subprocess.PIPE)
-    assert run.process.communicate(timeout=30) == ("", "")
+    assert run.process.communicate(timeout=100) == ("", "")
 
 
 def test_each_line_says_who_speaks(start: Start, holder: Run):
-    said = start("true", "-v", "--on-busy", "fail").process.communicate(timeout=30)[1]
+    said = start("true", "-v", "--on-busy", "fail").process.communicate(timeout=100)[1]
     assert said and all(line.startswith("softmutex: ") for line in said.splitlines())
 
 
@@ -271,7 +271,7 @@ def test_a_signal_while_waiting_leaves_the_queue_cleanly(start: Start, holder: R
     assert waiter.ends() == 128 + signal.Signals[f"SIG{name}"]
     holder.process.terminate()
     assert holder.ends() == 128 + signal.SIGTERM
-    assert start("echo $SOFTMUTEX_EPOCH", stdout=subprocess.PIPE).process.communicate(timeout=30)[0] == "1\n"
+    assert start("echo $SOFTMUTEX_EPOCH", stdout=subprocess.PIPE).process.communicate(timeout=100)[0] == "1\n"
     assert not (tmp_path / "ran").exists()
 
 

@@ -134,7 +134,7 @@ async def test_a_name_cannot_write_to_the_terminal_of_who_looks(no_leaks: None, 
 
 
 def say(environ: dict[str, str], *flags: str) -> tuple[int, str, str]:
-    run = subprocess.run([SOFTMUTEX, "status", *flags], env=environ, capture_output=True, text=True, timeout=30)
+    run = subprocess.run([SOFTMUTEX, "status", *flags], env=environ, capture_output=True, text=True, timeout=100)
     return run.returncode, run.stdout, run.stderr
 
 
@@ -175,7 +175,7 @@ def test_where_nobody_answers_it_does_not_say_that_nothing_is_in_use(
 
 def test_the_keys_of_members_of_whom_none_answers_are_not_none(environ: dict[str, str]):
     command = [SOFTMUTEX, "key", "list", "--members", "--insecure", "--membership", "static://127.0.0.1:1"]
-    run = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
+    run = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
     assert run.returncode == 69
     assert "nobody answered: 1 member is listed" in run.stdout and "in use:" not in run.stdout
 

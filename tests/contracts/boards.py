@@ -56,7 +56,7 @@ def join_in_another_process(url: str, me: Member) -> Callable[[], None]:
 
 
 class BoardContract(MembershipContract):
-    patience_s = 15.0
+    patience_s = 60.0
     can_kill = True
     can_break = True
     can_refuse = True

@@ -145,7 +145,7 @@ class TestRedisOverTls(MembershipContract):
     """With certificates on both sides, and a user."""
 
     scheme = "rediss"
-    patience_s = 15.0
+    patience_s = 60.0
 
     @pytest.fixture(autouse=True)
     async def begin(self, tmp_path: Path) -> AsyncIterator[None]:

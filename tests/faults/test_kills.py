@@ -194,7 +194,7 @@ def test_a_death_in_the_middle_of_a_hand_over_costs_at_most_the_token(
         for worker in workers[1:]:
             worker.order("enter b")
         workers[0].order("leave a")
-        assert trap.sprung.wait(30)
+        assert trap.sprung.wait(100)
         alive = [worker for worker in workers if worker.pid not in died]
         if workers[0] in alive:
             workers[0].order("enter b")

@@ -20,7 +20,7 @@ from tests.faults.lan import Lan, lan
 
 pytestmark = [pytest.mark.needs("netns", "ip"), pytest.mark.slow]
 
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 
 # Joins as what a transport on a wildcard would announce, and says each list that it is shown, and when.
 WATCHER = """

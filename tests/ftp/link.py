@@ -22,7 +22,7 @@ from pathlib import Path
 
 SERVER, CLIENTS = "10.77.1.1", "10.77.1.2"
 FILE = "image.bin"
-PATIENCE_S = 20.0
+PATIENCE_S = 100.0
 CONF = f"""\
 listen=YES
 listen_address={SERVER}

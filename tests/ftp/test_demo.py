@@ -116,7 +116,7 @@ def test_without_the_extra_the_error_names_what_to_install(tmp_path: Path):
         "util.find_spec = lambda name: None if name == 'aioftp' else name\n"
         "from softmutex.cli import main; sys.exit(main(['demo']))"
     )
-    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert run.returncode == 64
     assert 'the demo needs aioftp. Install it: pip install "softmutex[demo]"' in run.stderr
 
@@ -146,7 +146,7 @@ def test_whatever_ends_the_demo_ends_its_processes(tmp_path: Path, number: signa
     groups = eventually(lambda: len(found := children_of(demo.pid)) == 2 and found, "the server and the subscribers")
     assert groups
     demo.send_signal(number)
-    demo.communicate(timeout=30)
+    demo.communicate(timeout=100)
     assert demo.returncode == (130 if number == signal.SIGTERM else -number)
     eventually(lambda: all(group_is_empty(group) for group in groups), "nobody is left")
 

@@ -87,7 +87,7 @@ class Served:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.base}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.base}{path}", timeout=60) as answer:
             body = answer.read()
             return json.loads(body) if "json" in answer.headers["Content-Type"] else body.decode()
 

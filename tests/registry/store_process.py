@@ -35,7 +35,7 @@ class Process:
             command += ["--initial-cluster", f"default={peers}"]
         with (self.folder / "store.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 100
         while not self._answers():
             assert time.monotonic() < deadline, (self.folder / "store.log").read_text()[-2000:]
 

@@ -113,7 +113,7 @@ async def test_after_the_store_is_lost_or_set_back_all_are_in_again_and_nobody_w
 
 def ends(*options: str, cwd: Path) -> tuple[int, str]:
     command = [sys.executable, "-c", "import sys; from softmutex.cli import main; sys.exit(main())", "registry"]
-    run = subprocess.run([*command, *options], cwd=cwd, capture_output=True, text=True, timeout=30)
+    run = subprocess.run([*command, *options], cwd=cwd, capture_output=True, text=True, timeout=100)
     return run.returncode, run.stderr
 
 

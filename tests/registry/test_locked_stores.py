@@ -77,7 +77,7 @@ class Locked(Process):
         request = urllib.request.Request(
             f"https://127.0.0.1:{self.port}/v3/{what}", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, context=self.context, timeout=5) as answer:
+        with urllib.request.urlopen(request, context=self.context, timeout=60) as answer:
             return json.loads(answer.read())
 
     def add_users(self) -> None:
@@ -126,7 +126,7 @@ async def test_members_meet_there(locked: Locked):
     await one.join(ONE)
     await two.join(TWO)
     try:
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60):
             while list(await one.watch()) != [TWO]:
                 pass
         assert one.statistics()["troubles"] == 0

@@ -40,7 +40,7 @@ from softmutex.runtime.keys import group_fingerprint, seal_with
 from softmutex.runtime.status import Visitor
 from softmutex.testing import MemoryNetwork, MemoryTransport
 
-PATIENCE_S = 10.0
+PATIENCE_S = 100.0
 GROUP = group_fingerprint("default")
 
 

@@ -148,7 +148,7 @@ async def test_a_loop_that_only_takes_and_releases_does_not_starve_other_nodes(n
     async with node_on(network) as greedy, node_on(network) as modest:
         turns: list[str] = []
         waiter = asyncio.create_task(_note(modest.mutex("x"), turns, "modest"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not waiter.done():
                 await _note(greedy.mutex("x"), turns, "greedy")
 
@@ -209,7 +209,7 @@ async def test_cancellation_at_every_turn_of_the_loop_leaves_the_mutex_free(no_l
             await asyncio.gather(task, return_exceptions=True)
             assert far.statistics().holding == 0
             assert far.statistics().waiting == 0
-        async with near.hold(timeout=5):
+        async with near.hold(timeout=60):
             assert far.statistics().holding == 0
 
 
@@ -218,7 +218,7 @@ async def test_cancellation_at_every_turn_of_the_loop_leaves_the_mutex_free(no_l
 
 async def test_a_hold_acquired_without_a_body_lasts_until_it_is_released_by_whichever_task(node: Node):
     mutex = node.mutex("x")
-    hold = await mutex.acquire(timeout=5)
+    hold = await mutex.acquire(timeout=60)
     assert mutex.statistics().holding == 1
     with pytest.raises(AcquireTimeout, match=r"not granted within 0.01 s"):
         await mutex.acquire(timeout=0.01)  # no deadlock: another task may release it meanwhile
@@ -276,7 +276,7 @@ async def test_a_hold_may_be_passed_to_another_task_and_its_task_may_ask_again(n
             await until(lambda: mutex.statistics().waiting)
 
     other = asyncio.create_task(finish())
-    async with mutex.hold(timeout=10):
+    async with mutex.hold(timeout=60):
         assert other.done()
 
 

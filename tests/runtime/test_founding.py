@@ -137,7 +137,7 @@ async def test_a_node_takes_part_in_a_mutex_that_only_others_use_by_their_terms(
         await active.close()
         seen = await until(lambda: mutex_shown(passive, network))
         assert (seen["slots"], seen["terms"]["op"], seen["terms"]["nodes_max"]) == (2, 1.0, 7)
-        async with passive.mutex("x", **terms).hold(timeout=5) as hold:
+        async with passive.mutex("x", **terms).hold(timeout=60) as hold:
             assert hold.epoch == 1  # the token of the one that left
 
 
@@ -147,7 +147,7 @@ async def test_a_node_configured_otherwise_is_refused_with_the_difference(no_lea
             with pytest.raises(ConfigError, match="slots is 2 there and 1 here"):
                 async with one_slot.mutex("x"):
                     raise AssertionError("entered")
-        async with two_slots.mutex("x", slots=2).hold(timeout=5):
+        async with two_slots.mutex("x", slots=2).hold(timeout=60):
             pass
         with pytest.raises(ConfigError, match=r"with other settings: op is 4\.0 there and 5\.0 here"):
             async with two_slots.mutex("x", slots=2, timing=Timing(op=5.0)):
@@ -255,7 +255,7 @@ async def test_processes_of_one_directory_meet_over_udp(no_leaks: None, tmp_path
     async with Node(**where) as here, Node(**where) as there:
         await until(lambda: here.peers() and there.peers())
         for node in (here, there, here):
-            async with node.mutex("x").hold(timeout=5) as hold:
+            async with node.mutex("x").hold(timeout=60) as hold:
                 assert (hold.epoch, hold.peers) == (1, 1)
         assert generated(here, there) == 1
         assert here.statistics().dropped == {}

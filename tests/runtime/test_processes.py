@@ -69,7 +69,7 @@ class Worker:
         for line in self.process.stdout:
             self.unread.put(json.loads(line))
 
-    def next(self, what: str, limit_s: float = 30.0) -> dict[str, Any]:
+    def next(self, what: str, limit_s: float = 100.0) -> dict[str, Any]:
         """The next thing it says of that kind."""
         while True:
             try:
@@ -105,7 +105,7 @@ class Worker:
                 pipe.close()
 
 
-def first_of(workers: list[Worker], what: str, limit_s: float = 30.0) -> tuple[Worker, dict[str, Any]]:
+def first_of(workers: list[Worker], what: str, limit_s: float = 100.0) -> tuple[Worker, dict[str, Any]]:
     """Whichever worker says it first."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:

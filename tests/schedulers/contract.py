@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 WARNING = re.compile("may be held by others, too.*goes on|no longer the only one for sure.*goes on")
 ROOT = Path(__file__).parent.parent.parent
-PATIENCE_S = 60.0  # for what must come in the end, on a busy machine
+PATIENCE_S = 100.0  # for what must come in the end, on a busy machine
 
 
 class Outcome(NamedTuple):
@@ -75,7 +75,7 @@ def outsider(log: Path, seconds: float, **environ: str) -> Iterator[subprocess.P
         yield process
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(100)
 
 
 def may_end(log: str | Path) -> Path:

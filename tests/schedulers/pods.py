@@ -69,7 +69,7 @@ class Pod:
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.first, signal.SIGKILL)
-        return self._process.wait(30)
+        return self._process.wait(100)
 
 
 class Pods:

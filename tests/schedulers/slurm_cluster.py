@@ -124,7 +124,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
             if user == "root"
             else ["setpriv", "--reuid", user, "--init-groups", "--regid", str(pwd.getpwnam(user).pw_gid)]
         )
-        ran = subprocess.run([*as_user, *command], env=self.environ(), cwd="/", capture_output=True, timeout=60)
+        ran = subprocess.run([*as_user, *command], env=self.environ(), cwd="/", capture_output=True, timeout=100)
         return ran.stdout.decode(errors="replace") if ran.returncode == 0 else f"failed: {ran.stderr.decode()}"
 
     def submit(self, script: str, *more: str | bytes, user: str = "root") -> int:
@@ -176,7 +176,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
     def stop(self) -> None:
         if "slurmctld" in self._processes:
             self.run("scancel", "--partition=main")
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 100
             while (self.run("squeue", "-h").strip() or self.releasers()) and time.monotonic() < deadline:
                 time.sleep(0.1)
             for process in self.releasers():
@@ -185,7 +185,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
             process.terminate()
         for process in self._processes.values():
             try:
-                process.wait(10)
+                process.wait(100)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -175,7 +175,7 @@ def held(dask_client: Client, workers: list[str], tmp_path: Path) -> Iterator[Pa
     wait_until(lambda: (tmp_path / "in").exists(), "the first task did not begin")
     yield tmp_path / "go"
     (tmp_path / "go").touch()
-    holder.result(timeout=60)
+    holder.result(timeout=100)
 
 
 def waiting_here(dask_worker: Any) -> int:
@@ -187,10 +187,10 @@ def test_a_worker_whose_tasks_all_wait_still_works(dask_client: Client, workers:
     """Its only thread is free for others while two tasks wait for their turn."""
     log = str(tmp_path / "visits")
     waiting = [dask_client.submit(plain, log, 0.1, None, workers=workers[1:], pure=False) for _ in range(2)]
-    assert dask_client.submit(os.getpid, workers=workers[1:], pure=False).result(timeout=60)
+    assert dask_client.submit(os.getpid, workers=workers[1:], pure=False).result(timeout=100)
     held.touch()
     for task in waiting:
-        task.result(timeout=60)
+        task.result(timeout=100)
 
 
 @pytest.mark.parametrize("task", [plain, on_the_loop], ids=["plain", "async"])
@@ -204,7 +204,7 @@ def test_a_task_that_is_cancelled_while_it_waits_leaves_the_queue_and_does_not_t
     wait_until(lambda: dask_client.run(waiting_here, workers=workers[1:])[workers[1]] == 0, "it waits on")
     last = dask_client.submit(task, str(log), 0.1, None, workers=workers[1:], pure=False)
     held.touch()
-    last.result(timeout=60)
+    last.result(timeout=100)
     assert len(visits(log)) == 1
 
 
@@ -220,7 +220,7 @@ def test_a_task_that_is_wanted_again_after_it_was_cancelled_has_its_turn(
         wait_until(lambda: dask_client.run(waiting_here, workers=workers[1:])[workers[1]] == 0, "it waits on")
     wanted = dask_client.submit(task, str(log), 0.1, None, workers=workers[1:], key="the same")
     held.touch()
-    wanted.result(timeout=60)
+    wanted.result(timeout=100)
     assert len(visits(log)) == 1
 
 
@@ -243,16 +243,18 @@ def one_after_the_other(name: str) -> str:
 
 
 def test_turns_of_two_mutexes_may_be_nested_and_a_task_may_have_left_the_pool(dask_client: Client):
-    assert dask_client.submit(two_turns, "outer", "inner", pure=False).result(timeout=60) == "inner"
-    assert dask_client.submit(left_the_pool_before, "outer", pure=False).result(timeout=60) == "outer"
-    assert dask_client.submit(one_after_the_other, "outer", pure=False).result(timeout=60) == "outer"
+    assert dask_client.submit(two_turns, "outer", "inner", pure=False).result(timeout=100) == "inner"
+    assert dask_client.submit(left_the_pool_before, "outer", pure=False).result(timeout=100) == "outer"
+    assert dask_client.submit(one_after_the_other, "outer", pure=False).result(timeout=100) == "outer"
 
 
 def test_a_turn_of_the_same_mutex_inside_is_refused_with_what_to_do(dask_client: Client):
     task = dask_client.submit(two_turns, "outer", "outer", pure=False)
     with pytest.raises(SoftMutexError, match=r"has its turn of 'outer' already.*under the outer turn"):
-        task.result(timeout=60)
-    assert dask_client.submit(two_turns, "outer", "inner", pure=False).result(timeout=60) == "inner", "it is given back"
+        task.result(timeout=100)
+    assert dask_client.submit(two_turns, "outer", "inner", pure=False).result(timeout=100) == "inner", (
+        "it is given back"
+    )
 
 
 def impatient(name: str, on_overrun: str) -> float:
@@ -262,9 +264,9 @@ def impatient(name: str, on_overrun: str) -> float:
 
 
 def test_a_plain_task_that_overran_is_told_when_it_is_done(dask_client: Client):
-    assert dask_client.submit(impatient, "outer", "warn", pure=False).result(timeout=60) >= 0.0
+    assert dask_client.submit(impatient, "outer", "warn", pure=False).result(timeout=100) >= 0.0
     with pytest.raises(HoldLost):
-        dask_client.submit(impatient, "outer", "cancel", pure=False).result(timeout=60)
+        dask_client.submit(impatient, "outer", "cancel", pure=False).result(timeout=100)
 
 
 class Fetching(WorkerPlugin):
@@ -308,4 +310,4 @@ def test_without_the_plugin_a_turn_says_what_to_register():
         Client(cluster) as client,
         pytest.raises(SoftMutexError, match="register_plugin"),
     ):
-        client.submit(one_after_the_other, "outer", pure=False).result(timeout=60)
+        client.submit(one_after_the_other, "outer", pure=False).result(timeout=100)

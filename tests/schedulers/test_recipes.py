@@ -68,7 +68,7 @@ def running(command: list[str], environ: dict[str, str], here: Path) -> Iterator
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(100)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -226,4 +226,4 @@ def start_releaser(cluster: Cluster, *more: str) -> subprocess.Popen[bytes]:
 
 def stop(releaser: subprocess.Popen[bytes]) -> None:
     releaser.send_signal(signal.SIGTERM)
-    releaser.wait(30)
+    releaser.wait(100)

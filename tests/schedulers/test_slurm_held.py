@@ -247,7 +247,7 @@ def test_nobody_comes_in_beside_a_job_whose_releaser_ended(site: SlurmSite, log:
         second = site.submit(1, 0.1)
         wait_until(lambda: "next" in comment(site, second), "it is not chained")
         ENDS[end](releaser)
-        releaser.wait(30)
+        releaser.wait(100)
         releaser = start_releaser(site.cluster)
         try:
             wait_until(lambda: said(site).count("is the releaser of the cluster") >= 2, "nobody takes over")

@@ -16,7 +16,7 @@ from softmutex_adapters.schedulers.slurm.releaser import Releaser
 
 from softmutex import ConfigError, Node
 
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 
 
 class Table:

@@ -215,7 +215,7 @@ class Site:
         flags = ["--token-file", str(self.folder / "admin")] if as_admin else []
         command = [str(SOFTMUTEX), *words, *flags]
         run = subprocess.run(
-            command, env=environ, cwd=self.folder, capture_output=True, text=True, timeout=60, input=given
+            command, env=environ, cwd=self.folder, capture_output=True, text=True, timeout=100, input=given
         )
         assert run.returncode == code, run.stdout + run.stderr
         return run.stdout + (run.stderr if code else "")
@@ -260,5 +260,5 @@ def test_what_cannot_work_says_why(tmp_path: Path):
         site.served.stop()
     command = [SOFTMUTEX, "ban", "--list"]
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    run = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert (run.returncode, "which registry?" in run.stderr) == (64, True)

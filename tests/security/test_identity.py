@@ -393,7 +393,7 @@ async def test_a_banned_id_is_ignored_by_all_told_once_and_refused_by_the_regist
         assert status == 200
         await until(lambda: names(a) == {"b"} and names(b) == {"a"} and bad.statistics().told.get("banned"))
         with pytest.raises(NodeClosed, match="banned from its group"):
-            async with bad.mutex("x").hold(timeout=5):
+            async with bad.mutex("x").hold(timeout=60):
                 pass
         await take_turns(a, b)
         _, listed, _ = await registry.call("GET", "/v1/groups/lab/banned")

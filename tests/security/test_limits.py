@@ -217,11 +217,11 @@ async def test_a_large_group_is_not_asked(no_leaks: None, network: MemoryNetwork
     async with node_on(network) as a, node_on(network) as b, node_on(network) as c:
         await until(lambda: all(len(one.peers()) == 2 for one in (a, b, c)))
         overheard = Overheard(network)
-        async with a.mutex("asked").hold(timeout=20):
+        async with a.mutex("asked").hold(timeout=60):
             assert len(overheard.of(Describe, a.id)) == 2
         overheard.frames.clear()
         lower("others that are asked who founded a mutex", 1, monkeypatch)
-        async with a.mutex("x").hold(timeout=20):
+        async with a.mutex("x").hold(timeout=60):
             assert not overheard.of(Describe, a.id)
 
 

@@ -256,7 +256,7 @@ def test_files_that_others_can_read_or_that_hold_nothing_are_refused(
     (tmp_path / name).chmod(mode)
     command = [sys.executable, "-c", "import sys; from softmutex.cli import main; sys.exit(main())", "registry"]
     command += ["--listen", "127.0.0.1:0"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert run.returncode == 64
     assert said in run.stderr and str(name) in run.stderr
 
@@ -266,6 +266,6 @@ def test_two_registries_of_one_store_sign_with_one_key_or_the_second_does_not_st
     (tmp_path / "softmutex-registry.key").unlink()
     command = [sys.executable, "-c", "import sys; from softmutex.cli import main; sys.exit(main())", "registry"]
     command += ["--listen", "127.0.0.1:0", "--store", f"sqlite:{tmp_path}/registry.db"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert run.returncode == 69
     assert "--signing-key FILE" in run.stderr

@@ -46,7 +46,7 @@ def run(place: Path, *words: str) -> "subprocess.Popen[str]":
 
 def ends(place: Path, *words: str) -> int:
     with run(place, *words) as process:
-        process.communicate(timeout=60)
+        process.communicate(timeout=100)
         return process.returncode
 
 
@@ -64,6 +64,6 @@ def test_a_command_that_has_become_another_user_holds_until_it_ends(place: Path,
         (place / "end").touch()
         assert ends(place, "--timeout", "60s", "--", "true") == 0
         assert not is_alive(pid)
-        _, said = front.communicate(timeout=60)
+        _, said = front.communicate(timeout=100)
     if how != "the front is killed":
         assert "cannot be ended from here" in said

@@ -22,7 +22,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 APPLICATION = Path(__file__).with_name("application.py")
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 
 
 def eventually(condition: Callable[[], Any]) -> Any:

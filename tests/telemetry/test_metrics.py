@@ -32,7 +32,7 @@ ALL = {
 
 
 async def use(mutex: SoftMutex) -> None:
-    async with mutex.hold(timeout=10):
+    async with mutex.hold(timeout=60):
         pass
 
 

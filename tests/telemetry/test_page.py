@@ -44,7 +44,7 @@ def programs() -> tuple[str, str, str]:
 
 def run(code: str, **environ: str) -> str:
     ran = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environ}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], env={**os.environ, **environ}, capture_output=True, text=True, timeout=100
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout

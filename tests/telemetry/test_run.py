@@ -74,7 +74,7 @@ def test_with_an_agent_that_is_traced_it_is_the_same(receiver: Receiver, environ
         seen = run(environ, TRACEPARENT=f"00-{TRACE_ID}-{SPAN_ID}-01")
     finally:
         agent.terminate()
-        agent.communicate(timeout=60)
+        agent.communicate(timeout=100)
     check_story(spans(receiver), seen)
 
 

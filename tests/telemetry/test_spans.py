@@ -44,7 +44,7 @@ async def test_what_a_span_says(here: Node, kept: Kept):
 
 async def test_a_hold_is_linked_to_the_hold_before_it_on_whichever_node(here: Node, there: Node, kept: Kept):
     for node in (here, there, there, here):
-        async with node.mutex("x").hold(timeout=10):
+        async with node.mutex("x").hold(timeout=60):
             pass
     holds = kept.spans("softmutex.hold")
     assert [attributes(hold)["softmutex.node"] for hold in holds] == ["here", "there", "there", "here"]
@@ -54,7 +54,7 @@ async def test_a_hold_is_linked_to_the_hold_before_it_on_whichever_node(here: No
 async def test_a_node_without_telemetry_passes_the_story_on(network: MemoryNetwork, here: Node, kept: Kept):
     async with Node(transport=network.transport(), membership=network.membership(), observers=[]) as silent:
         for node in (here, silent, here):
-            async with node.mutex("x").hold(timeout=10):
+            async with node.mutex("x").hold(timeout=60):
                 pass
     first, second = kept.spans("softmutex.hold")
     assert links_of(second) == [id_of(first)]
@@ -100,7 +100,7 @@ async def test_a_hand_over_that_fails_is_told_and_tried_again(here: Node, kept: 
 
 
 async def use(mutex: SoftMutex) -> None:
-    async with mutex.hold(timeout=10):
+    async with mutex.hold(timeout=60):
         pass
 
 
@@ -143,7 +143,7 @@ def test_a_thread_has_its_own_callers_span(kept: Kept):
         jobs: dict[str, int] = {}
 
         def work(name: str) -> None:
-            with kept.application.start_as_current_span(name) as job, node.mutex("x").hold(timeout=20):
+            with kept.application.start_as_current_span(name) as job, node.mutex("x").hold(timeout=60):
                 jobs[name] = job.get_span_context().span_id
 
         threads = [threading.Thread(target=work, args=(f"job {number}",)) for number in range(3)]

@@ -119,7 +119,7 @@ class Broken(SpanProcessor):
 
 async def use(node: Node, times: int = 1) -> None:
     for _ in range(times):
-        async with node.mutex("x").hold(timeout=20):
+        async with node.mutex("x").hold(timeout=60):
             pass
 
 

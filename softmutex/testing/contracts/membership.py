@@ -29,7 +29,7 @@ class MembershipContract:
     """M1 to M6 of `softmutex.ports.Membership`, and M7 to M12 of those that are more than that. Each `make()` stands
     for another process of the same group."""
 
-    patience_s: ClassVar[float] = 5.0
+    patience_s: ClassVar[float] = 30.0
     quiet_s: ClassVar[float] = 0.5  # so long nothing may happen, where nothing must
     announces: ClassVar[bool] = True  # False: a fixed list, which names `member(1)` to `member(3)`
     can_kill: ClassVar[bool] = False  # `join_elsewhere` is there

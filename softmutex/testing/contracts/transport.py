@@ -12,7 +12,7 @@ from softmutex.testing.contracts.checks import Holdings, T, check, eventually, i
 class TransportContract:
     """T1 to T7 of `softmutex.ports.Transport`, and T8 of those that are `OnThisHost`."""
 
-    patience_s: ClassVar[float] = 5.0
+    patience_s: ClassVar[float] = 30.0
     keeps: ClassVar[int] = 2048  # the most datagrams it keeps for a node that does not receive
     overflow_counter: ClassVar[str] = "queue_overflow"
     unresolvable: ClassVar[Sequence[str]] = ("", "no address at all", "a:b:c:d", "\0", "nobody")
