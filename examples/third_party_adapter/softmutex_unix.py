@@ -95,7 +95,7 @@ class UnixTransport:
                 return
             if len(payload) > MAX_DATAGRAM:
                 self._counts["oversized"] += 1
-            else:
+            elif payload:  # an empty one says nothing
                 self._counts["received"] += 1
                 self._mailbox.put(Datagram(source or "", payload))
 

@@ -36,7 +36,7 @@ class TestEtcd(BoardContract):
         async with self.made(2) as (one, two), Sight(two) as sight:
             await one.join(ONE)
             await two.join(TWO)
-            await until(lambda: sight.others == (ONE,), "it is there", 15.0)
+            await until(lambda: sight.others == (ONE,), "it is there", 100.0)
             gateway = Gateway(EtcdPlace([f"http://127.0.0.1:{self.process.port}"], "etcd"))
             gateway.open()
 
@@ -50,8 +50,8 @@ class TestEtcd(BoardContract):
             async def has_another_one() -> bool:
                 return await lease_of(ONE) not in ("", revoked)
 
-            await until(has_another_one, "it has another one", 15.0)
-            await until(lambda: sight.others == (ONE,), "it is there again", 15.0)
+            await until(has_another_one, "it has another one", 100.0)
+            await until(lambda: sight.others == (ONE,), "it is there again", 100.0)
             await gateway.aclose()
 
 

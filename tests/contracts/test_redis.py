@@ -49,7 +49,7 @@ class Onlooker:
 
     async def some_beats_later(self, count: int) -> None:
         beats = beats_of(self.membership)
-        await until(lambda: beats_of(self.membership) >= beats + count, "it goes on", 30.0)
+        await until(lambda: beats_of(self.membership) >= beats + count, "it goes on", 100.0)
 
 
 @pytest.mark.needs("redis-server")
@@ -80,7 +80,7 @@ class TestRedis(BoardContract):
             onlooker = Onlooker(watcher)
             looking = asyncio.ensure_future(onlooker.look())
             try:
-                await until(lambda: onlooker.seen and list(onlooker.seen[-1]) == FIVE, "it sees all", 15.0)
+                await until(lambda: onlooker.seen and list(onlooker.seen[-1]) == FIVE, "it sees all", 100.0)
                 await onlooker.some_beats_later(6)  # by then all are well, and may sweep
                 yield processes, onlooker
             finally:
@@ -107,7 +107,7 @@ class TestRedis(BoardContract):
     async def test_l1_who_dies_after_the_clock_was_set_back_is_gone_in_time(self) -> None:
         async with self.five() as (_, onlooker):
             kill = await self.join_elsewhere(Member("10.0.0.2:1", 77, "mortal"))
-            await until(lambda: len(onlooker.seen[-1]) == 6, "it is seen", 15.0)
+            await until(lambda: len(onlooker.seen[-1]) == 6, "it is seen", 100.0)
             await self.step(-3600.0)
             await onlooker.some_beats_later(3)
             kill()
@@ -119,7 +119,7 @@ class TestRedis(BoardContract):
             before = len(onlooker.seen)
             for process in processes:
                 process.send_signal(signal.SIGSTOP)
-            await until(lambda: onlooker.membership.statistics()["lost_lists"], "it is doubted", 15.0)
+            await until(lambda: onlooker.membership.statistics()["lost_lists"], "it is doubted", 100.0)
             for process in processes:
                 process.send_signal(signal.SIGCONT)
             await onlooker.some_beats_later(8)
@@ -152,7 +152,7 @@ class TestRedisOverTls(MembershipContract):
         self.process = Locked("redis", tmp_path)
         (tmp_path / "redis").mkdir()
         self.process.begin()
-        await until(lambda: asyncio.to_thread(self.process.answers), "it does not start", 20.0)
+        await until(lambda: asyncio.to_thread(self.process.answers), "it does not start", 100.0)
         yield
         await asyncio.to_thread(self.process.stop)
 
