@@ -209,6 +209,7 @@ async def test_processes_that_start_at_once_agree_on_one_key(make: Make, elsewhe
     assert keys == {make().group_key()}
 
 
+@pytest.mark.alone
 async def test_newcomers_are_known_in_a_third_of_a_second_and_the_killed_gone_in_one(
     make: Make, elsewhere: Elsewhere
 ) -> None:

@@ -346,6 +346,7 @@ def announcement(id: int, text: bytes, ttl: int = 4500) -> list[Any]:
     return [DNSPointer(SERVICE, 12, 1, ttl, name), DNSText(name, 16, 1 | 0x8000, ttl, text)]
 
 
+@pytest.mark.alone
 async def test_a_newcomer_is_known_to_all_within_a_second_and_a_half_and_a_leaver_gone_within_one(make: Make) -> None:
     now = asyncio.get_running_loop().time
     crowd = [make() for _ in range(4)]

@@ -216,6 +216,7 @@ def until_peers(workers: Sequence[Worker], count: int) -> float:
     return time.monotonic() - start
 
 
+@pytest.mark.alone
 def test_a_member_that_is_killed_while_nobody_needs_it_is_forgotten_when_its_record_is(
     tmp_path: Path, key: str, hosts: Lan
 ) -> None:

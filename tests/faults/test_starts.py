@@ -41,6 +41,7 @@ def test_softmutex_run_says_69_where_the_port_is_in_use(tmp_path: Path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("dead", ["127.0.0.1:9", "192.0.2.1:9431", "no-such-host.invalid:9431"])
 async def test_a_peer_that_never_answers_does_not_keep_a_node_from_the_mutex(no_leaks: None, dead: str):
     """Nobody there, a place that no route leads to, a name that nobody knows."""
@@ -86,10 +87,8 @@ async def test_many_commands_that_start_at_the_same_moment_run_one_at_a_time(tmp
     """As cron does it on the hour."""
     environ = {**os.environ, "SOFTMUTEX_MEMBERSHIP": f"local://?directory={tmp_path}/runtime"}
     script = f"mkdir {tmp_path}/inside || exit 99; sleep 0.01; rmdir {tmp_path}/inside"
-    began = time.monotonic()
     runs = [
         await asyncio.create_subprocess_exec(SOFTMUTEX, "run", "-n", "x", "--", "sh", "-c", script, env=environ)
         for _ in range(16)
     ]
     assert [await run.wait() for run in runs] == [0] * 16
-    assert time.monotonic() - began < 60

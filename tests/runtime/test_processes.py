@@ -142,6 +142,7 @@ def test_processes_exclude_each_other_and_order_their_holds(start: Callable[[str
     assert not any(event["what"] == "lost" for event in events)
 
 
+@pytest.mark.alone
 def test_a_killed_holder_is_replaced_within_seconds_by_a_new_generation(start: Callable[[str], Worker]):
     holder = start("peers=2 hold stay")
     others = [start("peers=2 stay hold") for _ in range(2)]
@@ -162,6 +163,7 @@ def test_a_killed_holder_is_replaced_within_seconds_by_a_new_generation(start: C
         worker.end()
 
 
+@pytest.mark.alone
 def test_a_killed_waiter_holds_nobody_up(start: Callable[[str], Worker]):
     holder, waiter, next_one = start("peers=2 hold stay"), start("peers=2 stay hold"), start("peers=2 stay hold stay")
     holder.next("in")

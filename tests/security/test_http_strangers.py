@@ -134,6 +134,7 @@ async def test_who_hangs_up_before_the_answer_is_not_called_back(no_leaks: None)
         assert trap.connections == 0
 
 
+@pytest.mark.alone
 async def test_an_address_that_only_members_name_is_posted_to_within_a_quota_of_its_own(
     no_leaks: None, monkeypatch: pytest.MonkeyPatch
 ):

@@ -56,7 +56,7 @@ async def test_durations_are_in_seconds(here: Node, kept: Kept):
         await until(lambda: asyncio.get_running_loop().time() > before + 0.05)
     [hold] = kept.points()["softmutex.hold.duration"]
     assert hold.count == 1
-    assert 0.05 <= hold.sum < 5
+    assert 0.05 <= hold.sum < 45
     assert hold.explicit_bounds[0] == 0.001 and hold.explicit_bounds[-1] == 36000
 
 
