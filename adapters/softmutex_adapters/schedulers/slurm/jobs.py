@@ -141,7 +141,7 @@ def read_queue(said: str) -> Queue:
         try:
             if (job := read_job(row)) is not None:
                 found.append(job)
-        except (ConfigError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ConfigError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             troubles[id_of(row)] = f"{type(error).__name__}: {error}"
     found.sort(key=lambda job: (job.submitted_s, [int(part) for part in job.id.split("_")]))
     return Queue({job.id: job for job in found}, troubles)
@@ -190,12 +190,17 @@ def name_of(row: Mapping[str, Any]) -> tuple[str, str, int]:
         if first is None:
             raise ValueError(f"no task in {which[:80]!r}")
         is_whole = re.fullmatch("[0-9,:-]+", which) is not None  # a long list ends with an ellipsis
-        return f"{array}_{first[0]}", f"{array}_[{which}]" if is_whole else "", count_tasks(which)
+        id = checked(f"{array}_{first[0]}")
+        return id, f"{array}_[{which}]" if is_whole else "", count_tasks(which)
     else:
         id = str(number(row["job_id"]))
+    return checked(id), id, 1
+
+
+def checked(id: str) -> str:
     if not ID.fullmatch(id):
         raise ValueError(f"{id[:80]!r} is no job")
-    return id, id, 1
+    return id
 
 
 def count_tasks(which: str) -> int:

@@ -1,0 +1,140 @@
+"""Every parser that strangers reach, but that of frames (`tests/wire/fuzz_wire.py`): any bytes give what it promises.
+
+    .ci/fuzz SECONDS                                each for a while, guided by coverage
+    python tests/fuzzing/guided.py mdns -max_total_time=600      one of them for ten minutes
+
+A target takes any bytes. It lets pass what its parser may raise, and asserts what must hold of what it gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import NamedTuple
+
+from softmutex_adapters.memberships import dns_wire, mdns_text
+from softmutex_adapters.memberships.mdns_roll import Roll
+from softmutex_adapters.registry import report, wire
+from softmutex_adapters.schedulers.slurm import jobs
+from softmutex_adapters.transports import frames
+
+from softmutex.agent import link
+from softmutex.core.errors import ConfigError
+from softmutex.ports import Member
+
+
+class Target(NamedTuple):
+    try_it: Callable[[bytes], None]
+    seeds: tuple[bytes, ...]
+
+
+def mdns(data: bytes) -> None:
+    """The TXT record of a service of ours: anybody in the network announces one."""
+    with contextlib.suppress(mdns_text.Unfit):
+        said = mdns_text.read(data, ID, GROUP)
+        assert said.name.isprintable()
+        assert mdns_text.dial(said.address) == said.address
+    roll = Roll(GROUP)
+    roll.hear(ID, data, 120.0, 0.0)
+    for member in roll.others("10.0.0.1:1"):
+        assert member.id == ID
+
+
+def dns(data: bytes) -> None:
+    """What somebody answers to a question of ours."""
+    with contextlib.suppress(dns_wire.BadAnswer):
+        dns_wire.read(data, QUESTION)
+
+
+def registry(data: bytes) -> None:
+    """A list of members, before its signature is looked at, and as an event of a stream."""
+    with contextlib.suppress(wire.Nonsense):
+        told = wire.read(data)
+        assert told.after is None or told.after < told.version
+        assert all(member.id < 1 << 64 for _, member in told.joined)
+    with contextlib.suppress(wire.Nonsense):
+        reader = wire.EventReader()
+        for begin in range(0, len(data), 7):
+            reader.feed(data[begin : begin + 7])
+    with contextlib.suppress(wire.Nonsense):
+        wire.read_fresh(PUBLIC, "lab", "nonce", data.decode("utf-8", "replace"))
+
+
+def reports(data: bytes) -> None:
+    """What a member says of itself to a registry."""
+    with contextlib.suppress(ValueError):
+        report.read(data)
+
+
+def http(data: bytes) -> None:
+    """A body, and where its sender says that it is."""
+    whole = frames.unpack(data)
+    assert whole is None or all(whole)
+    base = frames.read_base(data.decode("latin-1"))
+    assert base is None or frames.read_base(base) == base
+
+
+def agent(data: bytes) -> None:
+    """What a process of this host says to the agent."""
+    with contextlib.suppress(link.NotALink):
+        lines = link.Lines()
+        for begin in range(0, len(data), 11):
+            assert all(isinstance(said, dict) for said in lines.feed(data[begin : begin + 11]))
+
+
+def squeue(data: bytes) -> None:
+    """What Slurm says of jobs; names and comments are of any user's making."""
+    text = data.decode("utf-8", "replace")
+    with contextlib.suppress(jobs.SlurmFailed):
+        queue = jobs.read_queue(text)
+        for id, job in queue.jobs.items():
+            assert jobs.ID.fullmatch(id), id
+            assert job.id == id
+    with contextlib.suppress(ConfigError):
+        wish = jobs.read_wish(text)
+        assert jobs.read_wish(wish.mark()).mutex == wish.mutex, "what is marked is read as it was meant"
+
+
+ID, GROUP = 0x1234, mdns_text.fingerprint("default")
+QUESTION = dns_wire.question(7, "example.org", 33)
+PUBLIC = wire.Signer(bytes(32)).public
+_TEXT = b"".join(
+    bytes([len(part)]) + part
+    for key, value in mdns_text.write(Member("10.0.0.2:9431", ID, "b"), GROUP).items()
+    if (part := f"{key}={value}".encode())
+)
+_LIST = wire.write("lab", 3, None, 0.0, [wire.entry("l" * 20, Member("10.0.0.2:9431", ID, "b"))], [])
+_JOBS = {
+    "jobs": [
+        {
+            "job_id": 17,
+            "array_job_id": {"set": True, "number": 0},
+            "array_task_id": {"set": False, "number": 0},
+            "array_task_string": "",
+            "job_state": ["PENDING"],
+            "admin_comment": "softmutex=x:timeout=60",
+            "comment": "softmutex=x\n18 words",
+            "state_reason": "BeginTime",
+            "user_name": "u",
+            "name": "n",
+            "submit_time": {"set": True, "number": 1},
+            "priority": {"set": True, "number": 5},
+        }
+    ]
+}
+_REPORT = {
+    "mutexes": [],
+    "spans": [{"mutex": "x", "ago_s": 1, "span_s": 2.5, "count": 3, "held_s": 1}],
+    "marks": [],
+    "skipped": 0,
+}
+TARGETS = {
+    "mdns": Target(mdns, (_TEXT,)),
+    "dns": Target(dns, (QUESTION, QUESTION[:2] + b"\x81\x80" + QUESTION[4:])),
+    "registry": Target(registry, (_LIST, b"data: " + _LIST + b"\ndata: s\n\n", b"3 " + b"A" * 86)),
+    "reports": Target(reports, (json.dumps(_REPORT).encode(),)),
+    "http": Target(http, (b"\x00\x03abc\x00\x01d", b"https://host:8443/prefix")),
+    "agent": Target(agent, (b'{"is": "want", "name": "x"}\n', b'{"is": "end"}\n{"')),
+    "squeue": Target(squeue, (json.dumps(_JOBS).encode(), b"softmutex=x:timeout=2h more", b'{"jobs": []}')),
+}
