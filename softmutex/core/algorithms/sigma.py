@@ -1,0 +1,28 @@
+"""`sigma`, seed 004's yardstick (Lin, Lian, Chen, Zhang): replicas in a DHT queue the requests and vote for the first.
+
+What it decides: nothing beside what `quorum/` has. Requests go to each of the n replicas by the DHT, each replica keeps
+its own queue, by Lamport clock and node, and votes for the first of it; m votes are enough. Who waits comes again after
+T_cs * (P + 1/2), where P wait before it, for a replica may have forgotten it.
+
+Survives (`softmutex sim check --algorithm sigma`): loss, repetition, delay, reordering, pauses, wrong clocks, churn,
+dead links, members that die. A holder that dies is followed when its death is known, or a lease (5 s) after. A replica
+that dies or moves has no vote for a lease at most, unless its heir is told. A member that falls silent takes the votes
+of its replicas along, until it speaks or is known to be dead: if these are more than n - m, everybody waits. Two may
+overlap in the wake of a fault: a holder that was cut off or asleep for longer than a lease is told so.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from softmutex.core.algorithms.quorum import Quorum
+from softmutex.core.algorithms.quorum.messages import OF_QUORUM
+from softmutex.core.laws import Law, Weather, claim
+
+
+class Sigma(Quorum):
+    name: ClassVar[str] = "sigma"
+    messages: ClassVar = OF_QUORUM
+    laws = claim(Weather.ANY, Law.EFFECTS, Law.ALARMS, Law.OVERLAP) | claim(Weather.ANY & ~Weather.DEATHS, Law.REQUESTS)
+
+    __slots__ = ()
