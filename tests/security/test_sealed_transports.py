@@ -48,8 +48,8 @@ class Sealed:
     async def receive(self) -> Sequence[Datagram]:
         while True:
             opened = [(each.source, self.seal.open(each.payload)) for each in await self._inner.receive()]
-            found = [Datagram(source, one.message.content) for source, one in opened if isinstance(one, Frame)]
-            if found:
+            told = [Datagram(source, one.message.content) for source, one in opened if isinstance(one, Frame)]
+            if found := [each for each in told if each.payload]:
                 return found
 
     async def aclose(self) -> None:

@@ -34,12 +34,12 @@ print(simulate(Scenario.from_json(json.loads(sys.argv[1]))).digest)
 
 
 @pytest.mark.parametrize("algorithm", ["wandering", "adaptive", "sandwich"])
-def test_the_digest_is_the_same_under_every_hash_seed(algorithm: str):
+def test_the_digest_is_the_same_under_every_hash_seed_and_switch_of_python(algorithm: str):
     run = RUN.but(algorithm=algorithm)
     digests = {simulate(run).digest}
-    for hash_seed in ("0", "1", "4711"):
+    for hash_seed, *switches in (("0", "-W", "error"), ("random", "-O"), ("4711", "-OO")):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", PROGRAM, json.dumps(run.to_json())]
+        command = [sys.executable, *switches, "-c", PROGRAM, json.dumps(run.to_json())]
         digests.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip())
     assert len(digests) == 1
 
