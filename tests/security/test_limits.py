@@ -36,6 +36,9 @@ OF_OTHER_KINDS = {
     "softmutex.runtime.identity.ATTESTATION_MAX",
     "softmutex.runtime.identity.AGAIN_MAX_S",
     "softmutex.runtime.observing.BAGGAGE_MAX",  # of a field of a message
+    "softmutex.runtime.whom.PURPOSE_MAX",  # the same
+    "softmutex.runtime.local.PAST_KEPT",  # of its own holds
+    "softmutex.runtime.lookout.PAGES_MAX",  # of the answer of one that it asked
 }
 
 
