@@ -1,0 +1,387 @@
+"""`token-ring`, seed 002: the token goes round, and who has it may run A. One PASS a hop, and a TOOK for each.
+
+What it decides: when a lost token may be made anew. The time between two appearances has no bound, so the naive way, a
+time limit, makes a second token whenever A takes long. Here whoever misses it asks everybody (SEEK), and who has not
+got it takes none until the search is over (SOUGHT). If no member has it, then none can get it: it is lost, and a new
+one with a higher epoch is the only one. The first token is made in the same way.
+
+    here --PASS--> next --TOOK--> it is gone from here            not wanted: on it goes, the slower the less it is used
+    searcher --SEEK--> all: "not here, and I take none" --SOUGHT--> all        one that has it: the search is over
+
+A PASS is said again until its TOOK comes, or the next is known to be dead: then it is purged from the ring, and its
+predecessor searches, for nobody can say whether the token was there. Of two searchers the lower id goes on.
+
+Survives: loss, repetition, delay, reordering, pauses, wrong clocks; comings and goings; deaths, as soon as they are
+known. A member that is silent stops the token in front of it until it speaks or is known to be dead. Two may overlap
+where two members do not know of each other.
+
+Invariants
+    R1  A runs only with the token here, and what was passed is not used here any more.
+    R2  A token is made only when every member that counts has said in this search that it has none.
+    L1  A token is somewhere, or somebody searches: the predecessor of whoever dies, and who waits for too long.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, NamedTuple
+
+from softmutex.core.algorithms.one_by_one import OF_HOLDERS, OneByOne
+from softmutex.core.errors import InvariantBreach
+from softmutex.core.events import (
+    SECOND,
+    CancelTimer,
+    Count,
+    Duration,
+    Effect,
+    FactKind,
+    Grant,
+    Instant,
+    NodeId,
+    Note,
+    RequestId,
+    Send,
+    SetTimer,
+    Suspect,
+    TimerName,
+    Token,
+    from_seconds,
+)
+from softmutex.core.laws import Law, Weather, claim
+from softmutex.core.machine import Setup, View
+from softmutex.core.messages import Flag, Message
+from softmutex.core.options import Options, within
+from softmutex.core.patience import Patience
+
+REST, PASS, SEEK, MISSED, THAW = "rest", "pass", "seek", "missed", "thaw"
+TRIES: Final = 2  # unanswered, until somebody is suspected
+HIGHEST: Final = 2**62  # an epoch from there on is no honest one
+MISSED_AFTER: Final = 30 * SECOND  # beyond the time that a full round takes with everybody running A
+
+
+class Pass(NamedTuple):
+    """The token is yours. `idle`: so many hops ago it was used last."""
+
+    token: Token
+    idle: Count
+
+
+class Took(NamedTuple):
+    """I have it: the one of this epoch, at this hop."""
+
+    epoch: Count
+    hop: Count
+
+
+class Seek(NamedTuple):
+    """Have you got the token? If not, take none until I say SOUGHT."""
+
+    number: Count
+
+
+class Looked(NamedTuple):
+    """`here`: I have it. Else I have not, and take none; the highest epoch that I know."""
+
+    number: Count
+    here: Flag
+    epoch: Count
+
+
+class Sought(NamedTuple):
+    """The search with this number is over."""
+
+    number: Count
+    epoch: Count
+
+
+@dataclass(frozen=True)
+class TokenRingOptions(Options):
+    rest: float | None = within(None, 0.0)  # seconds that a token which nobody wants rests at most; None: op / 8
+
+
+class TokenRing(OneByOne):
+    name: ClassVar[str] = "token-ring"
+    Options = TokenRingOptions
+    messages: ClassVar = {88: Pass, 89: Took, 90: Seek, 91: Looked, 92: Sought, **OF_HOLDERS}
+    laws = (
+        claim(Weather.ANY, Law.EFFECTS)
+        | claim(Weather.ANY & ~Weather.SILENCE, Law.REQUESTS)
+        | claim(Weather.ANY & ~Weather.VIEWS, Law.OVERLAP, Law.EXCLUSION, Law.EVIDENCE, Law.ORDER)
+    )
+    needs_every_member = True
+
+    __slots__ = (
+        "_at",
+        "_epoch",
+        "_frozen",
+        "_idle",
+        "_number",
+        "_over",
+        "_owes",
+        "_passed_at",
+        "_passing",
+        "_patience",
+        "_rest",
+        "_seeking",
+        "_skip",
+        "_token",
+        "_tries",
+    )
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        rest_s = TokenRingOptions.read(setup.options, self.name).rest
+        self._skip: Duration = setup.timing.constants(self.pace).skip_ns
+        self._rest: Duration = self._op // 8 if rest_s is None else from_seconds(rest_s)
+        self._token: Token | None = None  # here
+        self._idle = 0
+        self._at = (0, 0)  # (epoch, hop) of the newest token that was here
+        self._epoch = 0  # the highest that is known
+        self._passing: tuple[NodeId, Token] | None = None  # no TOOK yet: it is here, or there
+        self._passed_at: Instant = 0
+        self._tries = 0
+        self._patience = Patience(SECOND)
+        self._seeking: dict[NodeId, None] | None = None  # who has not answered
+        self._number = 0  # of the own searches
+        self._frozen: dict[NodeId, int] = {}  # who searches, so that no token is taken
+        self._over: dict[NodeId, int] = {}  # the last search of each that is over
+        self._owes = False  # a search, as soon as that of another one is over
+
+    # --- the token ---------------------------------------------------------------------------------------------------
+
+    def _want(self, now: Instant, out: list[Effect]) -> None:
+        if self._token is not None:
+            self._run(out)
+        else:
+            out.append(SetTimer(MISSED, now + (self._round() if self._epoch else SECOND)))
+
+    def _round(self) -> Duration:
+        return MISSED_AFTER + 2 * len(self._members) * (self._op + self._rest)
+
+    def _run(self, out: list[Effect]) -> None:
+        if self._token is None or self._passing is not None:
+            raise InvariantBreach(f"R1: node {self._me} runs A without the token")
+        out += [CancelTimer(REST), CancelTimer(MISSED)]
+        self._grant(Grant.by(self._token, self._waiting[0]), out)
+
+    def _unwant(self, request: RequestId, now: Instant, out: list[Effect]) -> None:
+        out.append(CancelTimer(MISSED))
+
+    def _ended(self, baggage: bytes, now: Instant, out: list[Effect]) -> None:
+        if self._token is not None:
+            self._token = self._token._replace(hop=self._token.hop + 1, baggage=baggage)
+            self._idle = 0
+            self._pass_on(now, out)
+
+    def _has(self, token: Token, now: Instant, out: list[Effect]) -> None:
+        """It is here."""
+        self._token, self._at, self._epoch = token, (token.epoch, token.hop), token.epoch
+        if self._seeking is not None:
+            self._end_search(now, out)
+        if self._waiting and not self._leaving:
+            self._run(out)
+        elif self._idle < len(self._members) or self._leaving:
+            self._pass_on(now, out)
+        else:
+            rounds = min(self._idle // max(1, len(self._members)), 20)
+            out.append(SetTimer(REST, now + min(self._rest, self._skip << rounds)))
+
+    def _pass_on(self, now: Instant, out: list[Effect]) -> None:
+        others = self._others()
+        if self._token is None or not others:
+            return
+        token = self._token._replace(hop=self._token.hop + 1)
+        to = others[bisect_right(others, self._me) % len(others)]
+        self._token, self._passing = None, (to, token)
+        self._passed_at, self._tries = now, 0
+        out += [CancelTimer(REST), Send(to, Pass(token, self._idle + 1))]
+        out.append(SetTimer(PASS, now + self._patience.wait(0)))
+
+    def _passed(self, sender: NodeId, token: Token, idle: int, out: list[Effect], now: Instant) -> None:
+        position = (token.epoch, token.hop)
+        if not self._counts(sender) or token.epoch >= HIGHEST:
+            return
+        if position <= self._at or token.epoch < self._epoch:
+            out.append(Send(sender, Took(*position)))
+            if position > self._at:
+                out.append(Note(FactKind.DISCARDED, token, sender))  # another one was made since
+            return
+        if self._frozen or self._token is not None or self._passing is not None:
+            if self._at[0] < token.epoch or not self._frozen:  # two tokens: the membership was wrong
+                self._rival(sender, token, out)
+            return  # it will be said again
+        out.append(Send(sender, Took(*position)))
+        self._idle = idle
+        self._has(token, now, out)
+
+    def _rival(self, sender: NodeId, token: Token, out: list[Effect]) -> None:
+        """A second token comes where one is, or is on its way from here: the newer one stays."""
+        mine = self._token or (self._passing and self._passing[1])
+        if mine is None or self._frozen:
+            return
+        if (token.epoch, token.hop) > (mine.epoch, mine.hop) and self._running is None and self._token is not None:
+            self._token = None
+            out += [CancelTimer(REST), Note(FactKind.DISCARDED, mine, sender)]
+        elif self._passing is None:
+            out += [Send(sender, Took(token.epoch, token.hop)), Note(FactKind.DISCARDED, token, sender)]
+
+    # --- a search ----------------------------------------------------------------------------------------------------
+
+    def _search(self, now: Instant, out: list[Effect]) -> None:
+        if self._seeking is not None or self._token is not None or self._passing is not None or self._frozen:
+            return
+        self._number += 1
+        self._seeking, self._tries = dict.fromkeys(self._others()), 0
+        out.extend(Send(node, Seek(self._number)) for node in self._seeking)
+        out.append(SetTimer(SEEK, now + self._patience.wait(0)))
+        self._check_search(now, out)
+
+    def _check_search(self, now: Instant, out: list[Effect]) -> None:
+        if self._seeking is None or self._seeking:
+            return
+        if self._token is not None or self._passing is not None:
+            raise InvariantBreach(f"R2: node {self._me} makes a token beside its own")
+        self._epoch += 1
+        token = Token(self._epoch, now, int(self._rng.random() * 2**53), 1)
+        self._end_search(now, out)
+        out.append(Note(FactKind.GENERATED, token))
+        self._idle = 0
+        self._has(token, now, out)
+
+    def _end_search(self, now: Instant, out: list[Effect]) -> None:
+        self._seeking = None
+        out.append(CancelTimer(SEEK))
+        out.extend(Send(node, Sought(self._number, self._epoch)) for node in self._others())
+
+    def _sought_by(self, sender: NodeId, number: int, now: Instant, out: list[Effect]) -> None:
+        if not self._counts(sender) or number <= self._over.get(sender, 0):
+            return
+        if self._seeking is not None:
+            if self._me < sender:
+                return  # mine first: it will ask again
+            self._end_search(now, out)
+        here = self._token is not None or self._passing is not None
+        if not here:
+            self._frozen[sender] = max(number, self._frozen.get(sender, 0))
+            out.append(SetTimer(THAW, now + 4 * SECOND))
+        out.append(Send(sender, Looked(number, here, self._epoch)))
+
+    def _answered(self, sender: NodeId, seen: Looked, now: Instant, out: list[Effect]) -> None:
+        if self._seeking is None or seen.number != self._number:
+            out.append(Send(sender, Sought(seen.number, self._epoch)))
+        elif sender in self._seeking and seen.epoch < HIGHEST:
+            if seen.here:
+                self._end_search(now, out)
+                return
+            self._epoch = max(self._epoch, seen.epoch)
+            del self._seeking[sender]
+            self._check_search(now, out)
+
+    # --- messages, time, members -------------------------------------------------------------------------------------
+
+    def _received(self, sender: NodeId, message: Message, now: Instant, out: list[Effect]) -> None:
+        match message:
+            case Pass(token, idle):
+                self._passed(sender, token, idle, out, now)
+            case Took(epoch, hop):
+                if self._passing is not None:
+                    to, token = self._passing
+                    if (sender, epoch, hop) == (to, token.epoch, token.hop):
+                        self._patience.learn(now - self._passed_at, self._tries)
+                        self._passing = None
+                        out.append(CancelTimer(PASS))
+            case Seek(number):
+                self._sought_by(sender, number, now, out)
+            case Looked():
+                self._answered(sender, message, now, out)
+            case Sought(number, epoch):
+                if self._counts(sender) and epoch < HIGHEST:
+                    self._over[sender] = max(number, self._over.get(sender, 0))
+                    if epoch > self._epoch:
+                        self._epoch = epoch
+                        if self._waiting and self._token is None:
+                            out.append(SetTimer(MISSED, now + self._round()))
+                    if self._frozen.get(sender, number + 1) <= number:
+                        del self._frozen[sender]
+                        self._search_if_owed(now, out)
+            case _:
+                pass
+
+    def _fired(self, timer: TimerName, now: Instant, out: list[Effect]) -> None:
+        if timer == REST:
+            if self._running is None:
+                self._pass_on(now, out)
+        elif timer == PASS and self._passing is not None:
+            to, token = self._passing
+            self._tries += 1
+            out.append(Send(to, Pass(token, self._idle + 1)))
+            if self._tries % TRIES == 0:
+                out.append(Suspect(to))
+            out.append(SetTimer(PASS, now + self._patience.wait(self._tries)))
+        elif timer == SEEK and self._seeking is not None:
+            self._tries += 1
+            out.extend(Send(node, Seek(self._number)) for node in self._seeking)
+            if self._tries % TRIES == 0:
+                out.extend(Suspect(node) for node in self._seeking)
+            out.append(SetTimer(SEEK, now + self._patience.wait(self._tries)))
+        elif timer == MISSED and self._waiting and self._token is None:
+            self._search(now, out)
+            out.append(SetTimer(MISSED, now + (self._round() if self._epoch else 4 * SECOND)))
+        elif timer == THAW and self._frozen:
+            out.extend(Send(node, Looked(number, False, self._epoch)) for node, number in self._frozen.items())
+            out.append(SetTimer(THAW, now + 4 * SECOND))
+
+    def _changed(self, joined: Sequence[NodeId], left: Sequence[NodeId], now: Instant, out: list[Effect]) -> None:
+        for node in left:
+            self._frozen.pop(node, None)
+            self._over.pop(node, None)
+            if self._passing is not None and self._passing[0] == node:
+                self._passing = None
+                out.append(CancelTimer(PASS))
+            if self._seeking is not None:
+                self._seeking.pop(node, None)
+        for node in joined:
+            if self._seeking is not None and node != self._me:
+                self._seeking[node] = None
+                out.append(Send(node, Seek(self._number)))
+        self._check_search(now, out)
+        if self._token is not None and joined and self._running is None and not self._waiting:
+            out.append(SetTimer(REST, now + self._skip))  # it was alone
+        self._owes = self._owes or any(self._precedes(node) for node in left)
+        self._search_if_owed(now, out)
+
+    def _search_if_owed(self, now: Instant, out: list[Effect]) -> None:
+        if self._owes and not self._frozen:
+            self._owes = False
+            self._search(now, out)
+
+    def _precedes(self, gone: NodeId) -> bool:
+        """Whether this node is the last before it in the ring of those that are there."""
+        ring = sorted([*self._others(), self._me])
+        return ring[bisect_left(ring, gone) - 1] == self._me
+
+    def _started(self, founder: bool, now: Instant, out: list[Effect]) -> None:
+        if founder:
+            self._search(now, out)
+
+    def _leave(self, now: Instant, out: list[Effect]) -> None:
+        if self._running is None:
+            self._pass_on(now, out)
+
+    def _may_depart(self, now: Instant, out: list[Effect]) -> bool:
+        if self._token is not None:
+            self._pass_on(now, out)
+        return self._passing is None and (self._token is None or not self._others())
+
+    # --- what is shown -----------------------------------------------------------------------------------------------
+
+    def view(self) -> View:
+        shown = super().view()
+        token = self._token or (self._passing[1] if self._passing is not None else None)
+        if shown.state == "idle":
+            state = "resting" if self._token is not None else "searching" if self._seeking is not None else "idle"
+            shown = shown._replace(state=state)
+        holder = self._me if self._token is not None else self._passing[0] if self._passing is not None else 0
+        return shown._replace(tokens=(token,) if token else (), holder=holder, epoch=self._epoch)

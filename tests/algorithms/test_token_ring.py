@@ -1,0 +1,180 @@
+"""`token-ring`: one machine on a bench, every interleaving of a few, what an entry costs, and a token that is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from softmutex.core.algorithms.token_ring import Looked, Pass, Seek, Sought, TokenRing, Took
+from softmutex.core.events import Effect, Event, FactKind, Fired, Instant, MembersChanged, Received, Send, Token
+from softmutex.sim import Kill, simulate
+from softmutex.sim.scenario import Scenario
+from softmutex.sim.scenarios import scenario
+from tests.algorithms.explorer import Found, explore
+from tests.core.bench import Bench
+
+TOKEN = Token(1, 5, 5, 7)
+
+
+def sent(b: Bench) -> list[tuple[int, Any]]:
+    return [(effect.to, effect.message) for effect in b.effects if isinstance(effect, Send)]
+
+
+def bench() -> Bench:
+    return Bench(TokenRing, me=2, members=(1, 2, 3))
+
+
+def test_the_token_goes_on_where_nobody_wants_it():
+    b = bench()
+    b.receive(Pass(TOKEN, 0), 1)
+    assert sent(b) == [(1, Took(1, 7)), (3, Pass(TOKEN._replace(hop=8), 1))]
+
+
+def test_who_wants_it_runs_and_then_passes_it_on():
+    b = bench()
+    b.request(1)
+    b.receive(Pass(TOKEN, 0), 1)
+    assert b.granted == [1] and sent(b) == [(1, Took(1, 7))]
+    b.release(1, b"trace")
+    assert sent(b) == [(3, Pass(TOKEN._replace(hop=9, baggage=b"trace"), 1))]
+
+
+def test_a_copy_is_acknowledged_and_not_used():
+    b = bench()
+    b.receive(Pass(TOKEN, 0), 1)
+    b.request(1)
+    b.receive(Pass(TOKEN, 0), 1)
+    assert b.granted == [] and sent(b) == [(1, Took(1, 7))]
+
+
+def test_it_is_said_again_until_it_was_taken():
+    b = bench()
+    b.receive(Pass(TOKEN, 0), 1)
+    b.fire("pass")
+    assert sent(b) == [(3, Pass(TOKEN._replace(hop=8), 1))]
+    b.receive(Took(1, 8), 3)
+    assert "pass" not in b.timers
+
+
+def test_a_token_that_rests_long_enough_moves_more_slowly():
+    b = bench()
+    b.receive(Pass(TOKEN, 30), 1)
+    assert sent(b) == [(1, Took(1, 7))] and 0 < (b.due_in("rest") or 0) <= 0.5
+
+
+def test_when_the_next_one_dies_its_predecessor_asks_all_and_makes_a_new_one_where_nobody_has_it():
+    b = bench()
+    b.receive(Pass(TOKEN, 0), 1)
+    b.members.remove(3)
+    b.handle(MembersChanged((), (3,)))
+    assert sent(b) == [(1, Seek(1))]
+    b.receive(Looked(1, False, 1), 1)
+    assert [note.token.epoch for note in b.noted(FactKind.GENERATED) if note.token] == [2]
+    assert sent(b)[0] == (1, Sought(1, 2)) and isinstance(sent(b)[1][1], Pass)
+
+
+def test_nobody_makes_one_where_somebody_has_it():
+    b = bench()
+    b.receive(Pass(TOKEN, 0), 1)
+    b.members.remove(3)
+    b.handle(MembersChanged((), (3,)))
+    b.receive(Looked(1, True, 1), 1)
+    assert b.noted(FactKind.GENERATED) == [] and sent(b) == [(1, Sought(1, 1))]
+
+
+def test_who_said_that_it_has_none_takes_none_until_the_search_is_over():
+    b = bench()
+    b.receive(Seek(1), 3)
+    assert sent(b) == [(3, Looked(1, False, 0))]
+    b.receive(Pass(TOKEN, 0), 1)
+    assert sent(b) == []
+    b.receive(Sought(1, 1), 3)
+    b.receive(Pass(TOKEN, 0), 1)
+    assert sent(b)[0] == (1, Took(1, 7))
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"nodes": 2, "requests": 2},
+        {"nodes": 2, "repeats": 1},
+        {"nodes": 2, "withdrawn": 1},
+        {"nodes": 2, "founders": 2},
+        {"nodes": 2, "founders": 0, "timers": 1},
+        {"nodes": 2, "joins": 1, "askers": (2, 3)},
+        {"nodes": 2, "leaves": 1},
+        {"nodes": 3, "kills": 1, "askers": (2,)},
+        {"nodes": 3, "leaves": 1, "askers": (2,)},
+        {"nodes": 3, "askers": (2, 3)},
+        {"nodes": 2, "kills": 1, "timers": 1, "askers": (2,)},
+        {"nodes": 2, "losses": 1, "timers": 1, "askers": (2,)},
+        pytest.param({"nodes": 2, "kills": 1, "timers": 1}, marks=pytest.mark.slow),
+        pytest.param({"nodes": 2, "losses": 1, "timers": 1}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_no_two_run_at_once_and_everybody_is_granted_whatever_overtakes_what(bounds: dict[str, Any]):
+    assert explore(TokenRing, **bounds) > 50
+
+
+class TakesItBack(TokenRing):
+    """R1 is missing its second half: a PASS that is not answered in time is taken back."""
+
+    def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
+        out = list(super().handle(event, now))
+        for effect in list(out) if event == Fired("pass") else ():
+            match effect:
+                case Send(to, Pass(token, idle)):
+                    out += super().handle(Received(to, Took(token.epoch, token.hop)), now)
+                    out += super().handle(Received(to, Pass(token._replace(hop=token.hop + 1), idle)), now)
+        return out
+
+
+class BelievesTheFirst(TokenRing):
+    """R2 is missing: it asks, and takes every answer for "not here"."""
+
+    def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
+        match event:
+            case Received(sender, Looked(number, _, epoch)):
+                event = Received(sender, Looked(number, False, epoch))
+        return super().handle(event, now)
+
+
+@pytest.mark.parametrize(
+    ("broken", "bounds"),
+    [
+        (TakesItBack, {"nodes": 2, "requests": 2, "timers": 1}),
+        (BelievesTheFirst, {"nodes": 3, "kills": 1, "timers": 1}),
+    ],
+)
+def test_a_machine_without_one_rule_is_found(broken: type[TokenRing], bounds: dict[str, Any]):
+    with pytest.raises(Found, match="run A at once"):
+        explore(broken, finish=False, **bounds)
+
+
+def test_the_laws_see_it_under_load():
+    found = simulate(scenario("loss-20", TakesItBack, 3)).violations
+    assert "exclusion" in {violation.law for violation in found}
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 10, 50])
+def test_an_entry_costs_one_pass_where_everybody_wants_it(nodes: int):
+    result = simulate(Scenario("token-ring", nodes, 500.0, op_s=1.0, delay_s=0.05))
+    assert abs(result.sent["PASS"] - result.acquisitions) <= nodes
+    assert result.sent["TOOK"] <= result.sent["PASS"]
+    assert result.fairness > 0.98
+
+
+@pytest.mark.parametrize("fault", ["kill-holder", "kill-anybody", "loss-20", "churn-30", "storm", "cold-start"])
+def test_it_survives(fault: str):
+    result = simulate(scenario(fault, "token-ring", 3, nodes_max=9))
+    assert not result.violation_count and result.unserved == 0 and result.acquisitions > 30
+
+
+def test_a_token_that_died_with_its_holder_is_made_anew():
+    kills = (Kill(60.0, "holder", restart_s=None, times=5),)
+    result = simulate(Scenario("token-ring", 9, 360.0, op_s=1.0, delay_s=0.05, faults=kills, settle_s=60.0))
+    assert not result.violation_count and result.unserved == 0
+    assert len(result.recoveries_ns) >= 3 and max(result.recoveries_ns) < 5e9  # of which the membership needs three
