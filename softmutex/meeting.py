@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 
 TMP = "/tmp"
+NAME_MAX = 64
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -26,6 +28,15 @@ def meeting_place() -> str:
         if place and is_ours(place):
             return place
     return first if not second or not os.path.lexists(first) else second
+
+
+def program() -> str:
+    """How people would call this process: the name of its program, without a word of its command line."""
+    path = sys.argv[0] if sys.argv else ""
+    directory, name = os.path.split(path)
+    if name == "__main__.py":
+        name = os.path.basename(directory)
+    return name[:NAME_MAX] if name and not name.startswith("-") else "python"
 
 
 def second_place() -> str:

@@ -36,6 +36,21 @@ class WaiterSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class PastSeen:
+    """A hold that is over, as some member remembers it."""
+
+    node: str
+    user: str
+    purpose: str
+    epoch: int
+    hop: int
+    ended: float  # seconds since 1970
+    held: float
+    waited: float
+    lost: str  # why, in words; empty where nothing was lost
+
+
+@dataclass(frozen=True, slots=True)
 class MutexSeen:
     """One mutex as its members told at `at` (seconds since 1970). Each tells of itself: what is on its way between two
     of them is seen at neither."""
@@ -60,9 +75,16 @@ class MutexSeen:
         return ", ".join(shown)
 
 
-def doing(one: HolderSeen | WaiterSeen) -> str:
+def doing(one: HolderSeen | WaiterSeen | PastSeen) -> str:
     what = " of ".join(part for part in (one.purpose, one.user) if part)
     return f" ({what})" if what else ""
+
+
+def past_of(told: Mapping[str, Any], at: float) -> PastSeen:
+    node, user, purpose, lost = (text(told.get(name)) for name in ("node", "user", "purpose", "lost"))
+    epoch, hop = (int(number(told.get(name))) for name in ("epoch", "hop"))
+    held, waited = number(told.get("held")), number(told.get("waited"))
+    return PastSeen(node, user, purpose, epoch, hop, at - number(told.get("ended")), held, waited, lost)
 
 
 def picture(name: str, told: Mapping[NodeId, Any], silent: Sequence[str], at: float) -> MutexSeen:
@@ -87,6 +109,14 @@ def picture(name: str, told: Mapping[NodeId, Any], silent: Sequence[str], at: fl
     waiters.sort()
     waiting = tuple(WaiterSeen(*who, since, position + 1) for position, (since, who) in enumerate(waiters))
     return MutexSeen(name, at, epoch, slots, tuple(holders), waiting, max(count, len(waiting)), tuple(silent))
+
+
+def seen_in(told: Mapping[str, Any]) -> MutexSeen:
+    """From plain data, as `dataclasses.asdict` gives it."""
+    holders = tuple(HolderSeen(**one) for one in told["holders"])
+    waiting = tuple(WaiterSeen(**one) for one in told["waiting"])
+    kept = {name: told[name] for name in ("name", "at", "epoch", "slots", "waiting_count")}
+    return MutexSeen(**kept, holders=holders, waiting=waiting, silent=tuple(told["silent"]))
 
 
 def holder(id: NodeId, who: tuple[str, str, str], one: Mapping[str, Any], at: float) -> HolderSeen:

@@ -3,6 +3,7 @@
 job                                    agent
   -> want(name, timeout, since, ...)     only to an agent of many jobs; a private one knows already
   <- welcome  or  elsewhere(why)         it will see to it; or: it is in another group than the job wants
+  <- progress(why)                       who is in the way, while it waits; where `progress` was wanted
   <- granted(turn)                       the mutex is yours, if you are there to take it
   -> take(turn)                          I am, and not stopped
   <- go(epoch, hop, trace, ...)          begin; nothing comes where it took you too long, and others came first
@@ -12,6 +13,9 @@ job                                    agent
   -> done                                it is over: hand the token on
   -> pause, resume                       the job is being stopped (Ctrl-Z) while it waits, and goes on
   <- failed(code, error, why)            not acquired, or not started
+
+  -> look(name)          <- seen(...)    who holds it and who waits; instead of `want`, and that is all
+  -> evict(name, reason) <- evicted(holds)
 
 `since` is when the job began to wait, `keep` how long its place is kept when it gives up (room.py). A job that is gone
 has let go: the end of the stream is as good as `done`. An agent that is gone has lost its holds.
@@ -24,6 +28,7 @@ from typing import Any, TypeAlias
 
 Message: TypeAlias = dict[str, Any]  # "is" names its kind
 
+VERSION = 1  # of this protocol; docs/reference/agent-protocol.md tells what it promises
 USAGE = 64  # EX_USAGE
 NOT_STARTED = 69  # EX_UNAVAILABLE
 NOT_ACQUIRED = 75  # EX_TEMPFAIL

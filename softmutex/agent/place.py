@@ -19,6 +19,7 @@ import stat
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from softmutex.agent.link import LINE_MAX, Message, pack, read
 from softmutex.core.errors import SoftMutexError
@@ -70,6 +71,21 @@ def call(path: str, want: Message) -> socket.socket:
         link.close()
         raise
     return link
+
+
+def ask(path: str, kind: str, **values: Any) -> Message:
+    """One question to the agent there, and its answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        try:
+            link.settimeout(HANDSHAKE_S)
+            link.connect(path)
+            check_peer(link, path)
+            link.sendall(pack(kind, **values))
+            return read_one(link)
+        except NoAgent:
+            raise
+        except (OSError, ValueError) as error:
+            raise NoAgent(f"no agent answers at {path} ({error}). Start one: softmutex agent") from error
 
 
 def read_one(link: socket.socket) -> Message:

@@ -16,22 +16,25 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from softmutex import ConfigError, Node
-from softmutex.agent.link import USAGE, Lines, Message, NotALink, pack
+from softmutex import ConfigError, Node, SoftMutexError
+from softmutex.agent.link import USAGE, VERSION, Lines, Message, NotALink, pack
 from softmutex.agent.place import Door, uid_of_peer
 from softmutex.agent.room import Rooms
 from softmutex.agent.session import Session, Wish
 from softmutex.runtime.options import BY_JOB, SETTINGS, read_one
 from softmutex.saying import logger
 from softmutex.urls import without_secrets
+from softmutex.values import text_or_nothing
 
 log = logger("agent")
 
 WISH_PATIENCE_S = 5.0
 SESSIONS_MAX = 4096
 KEEP_MOST_S = 300.0
+FIRST_WORDS = ("want", "look", "evict")
 
 
 class Server:
@@ -76,6 +79,9 @@ class Server:
             try:
                 async with asyncio.timeout(WISH_PATIENCE_S):
                     want = await read_wish(link, lines)
+                    if want["is"] != "want":
+                        await asyncio.get_running_loop().sock_sendall(link, await self._answer(want))
+                        return
                 wish = self._take(link, want)
             except (OSError, NotALink, TimeoutError) as error:
                 log.debug("a job was not understood: %s", error)
@@ -94,12 +100,21 @@ class Server:
         if difference:
             link.send(pack("elsewhere", why=difference))
             return None
-        link.send(pack("welcome"))
+        link.send(pack("welcome", version=VERSION))
         try:
             return wish_of(want)
         except (ConfigError, TypeError, ValueError) as error:
             link.send(pack("failed", code=USAGE, error="config", why=str(error)))
             return None
+
+    async def _answer(self, question: Message) -> bytes:
+        try:
+            mutex = self._node.mutex(str(question.get("name")))
+            if question["is"] == "look":
+                return pack("seen", **asdict(await mutex.look()))
+            return pack("evicted", holds=await mutex.evict(str(question.get("reason"))))
+        except SoftMutexError as error:
+            return pack("failed", code=USAGE, error="config", why=str(error))
 
     def _difference(self, place: Mapping[str, Any]) -> str:
         """In words, empty where the agent is in the group that the job named."""
@@ -118,7 +133,7 @@ async def read_wish(link: socket.socket, lines: Lines) -> Message:
         if not chunk:
             raise ConnectionResetError("it hung up")
         if messages := lines.feed(chunk):
-            if len(messages) > 1 or messages[0].get("is") != "want":
+            if len(messages) > 1 or messages[0].get("is") not in FIRST_WORDS:
                 raise NotALink(f"not a wish: {messages[0]}")
             return messages[0]
 
@@ -140,7 +155,19 @@ def wish_of(want: Message) -> Wish:
     since, keep = want.get("since"), want.get("keep")
     since_s = float(since) if isinstance(since, int | float) else None
     keep_s = min(float(keep), KEEP_MOST_S) if isinstance(keep, int | float) else 0.0
-    return Wish(str(name), read, timeout_s, said_s, on_overrun, trace, since_s, keep_s)
+    purpose = want.get("purpose")
+    return Wish(
+        str(name),
+        read,
+        timeout_s,
+        said_s,
+        on_overrun,
+        trace,
+        since_s,
+        keep_s,
+        None if purpose is None else text_or_nothing(str(purpose)),
+        want.get("progress") is True,
+    )
 
 
 async def serve(node: Node, door: Door) -> None:

@@ -28,9 +28,12 @@ from softmutex.agent.groups import kill_group
 from softmutex.agent.link import NOT_ACQUIRED, NOT_STARTED, USAGE, Lines, NotALink, pack
 from softmutex.agent.room import OnOverrun, Rooms
 from softmutex.agent.traced import below, is_of_one_trace
+from softmutex.runtime.whom import purpose_of, purpose_of_job
 from softmutex.saying import logger
 
 TAKE_PATIENCE_S = 5.0
+LOOK_S = 0.3  # how long is waited for others to tell who is in the way
+PROGRESS_EVERY_S = 1.0
 log = logger("agent")
 
 
@@ -44,6 +47,8 @@ class Wish:
     trace: Mapping[str, str] = field(default_factory=dict)  # of the job's span (traced.py)
     since_s: float | None = None  # since 1970: when the job began to wait, maybe at another agent
     keep_s: float = 0.0  # how long its place is kept when it gives up
+    purpose: str | None = None  # what others are shown of it; this process' own where it is not said
+    progress: bool = False  # it is to be told who is in the way, while it waits
 
 
 async def no_more_to_do() -> None:
@@ -86,6 +91,7 @@ class Session:
 
     async def attend(self) -> None:
         self._link.setblocking(False)
+        purpose_of_job.set(self._wish.purpose)
         listening = asyncio.create_task(self._listen())
         try:
             with below(self._wish.trace):
@@ -95,7 +101,9 @@ class Session:
         except AcquireTimeout:
             limit_s = self._wish.said_s or self._wish.timeout_s
             why = f"not acquired within {limit_s:g} s" if limit_s else "in use, and not waited for"
-            self._fail(NOT_ACQUIRED, "timeout", f"{why}. See softmutex status -n {self._wish.name}")
+            words = await self._in_the_way()
+            said = f"{why}{': ' * bool(words)}{words}. See softmutex status -n {self._wish.name}"
+            self._fail(NOT_ACQUIRED, "timeout", said)
         except Isolated as error:
             self._fail(NOT_ACQUIRED, "isolated", str(error))
         except (SoftMutexError, OSError) as error:
@@ -113,6 +121,20 @@ class Session:
 
     def _fail(self, code: int, error: str, why: str) -> None:
         self._say("failed", code=code, error=error, why=why)
+
+    async def _in_the_way(self) -> str:
+        """Who holds it, and how many wait before this job; empty where that is not known."""
+        try:
+            seen = await self._node.running().lookout.look(self._wish.name, LOOK_S)
+        except SoftMutexError:
+            return ""
+        return seen.words(self._since_s)
+
+    async def _tell_progress(self) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_EVERY_S)
+            if not self._asleep and (words := await self._in_the_way()):
+                self._say("progress", why=words)
 
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
@@ -203,7 +225,20 @@ class Session:
         )
 
     @asynccontextmanager
-    async def _turn_of(self, limit_s: float | None) -> AsyncIterator[Hold]:
+    async def _turn_of(self, limit_s: float | None, telling: asyncio.Task[None] | None) -> AsyncIterator[Hold]:
+        """`telling` ends with the wait."""
+        try:
+            async with self._in_turn(limit_s) as hold:
+                if telling is not None:
+                    telling.cancel()
+                yield hold
+        finally:
+            if telling is not None:
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
+
+    @asynccontextmanager
+    async def _in_turn(self, limit_s: float | None) -> AsyncIterator[Hold]:
         wish = self._wish
         if limit_s == 0:  # a try is no wait
             async with self._make(self._on_overrun).hold(0) as hold:
@@ -214,13 +249,15 @@ class Session:
             self._rooms.room(key, self._make) as room,
             room.turn(self._since_s, time.time(), limit_s, wish.keep_s, self._on_overrun) as hold,
         ):
+            hold._purpose = purpose_of(hold._policy.purpose)  # the claim was another job's once
             yield hold
 
     async def _hold_it(self) -> None:
         limit_s = self._wish.timeout_s
         if limit_s:
             limit_s = max(0.001, limit_s - (time.monotonic() - self._began_at))
-        async with self._turn_of(limit_s) as hold:
+        telling = asyncio.create_task(self._tell_progress()) if self._wish.progress else None
+        async with self._turn_of(limit_s, telling) as hold:
             self._turn += 1
             self._say("granted", turn=self._turn)
             with suppress(TimeoutError):
@@ -245,8 +282,9 @@ class Session:
             await asyncio.wait({over, lost}, return_when=asyncio.FIRST_COMPLETED)
             if lost.done() and not self._over:
                 reason = hold.lost_reason.value if hold.lost_reason else "unknown"
-                why = f"{hold.name} may be held by others, too, from now on ({reason})"
-                self._say("lost", reason=reason, why=why)
+                detail = f": {hold.lost_detail}" if hold.lost_detail else ""
+                why = f"{hold.name} may be held by others, too, from now on ({reason}{detail})"
+                self._say("lost", reason=reason, detail=hold.lost_detail, why=why)
                 await over
         finally:
             over.cancel()

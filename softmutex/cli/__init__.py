@@ -34,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("softmutex.cli.run", "run a command while holding the mutex"),
     "agent": ("softmutex.cli.agent_command", "one node for all jobs of a user on this host, over a Unix socket"),
     "status": ("softmutex.cli.status", "who is there, where the token is, who waits, and for how long"),
+    "evict": ("softmutex.cli.evict", "take a mutex from a holder that hangs"),
+    "history": ("softmutex.cli.history", "who held it lately, for how long, and what went wrong"),
     "demo": (BY_ENTRY_POINT, "the FTP throttler on this machine: with and without, a table and a picture"),
     "registry": (BY_ENTRY_POINT, "the central registry, at which members of many hosts meet"),
     "ban": (BY_ENTRY_POINT, "shut a member out, at the registry"),

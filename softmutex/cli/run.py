@@ -24,9 +24,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from softmutex.agent import place, traced
 from softmutex.cli import Mistake, command, supervise
@@ -47,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on-overrun", choices=("warn", "term", "release"), help="after --max-hold; warn by default")
     parser.add_argument("--grace", metavar="10s", default="10s", help="between SIGTERM and SIGKILL")
     parser.add_argument("--no-agent", action="store_true", help="have a node of its own, also where an agent is there")
+    parser.add_argument("--wait-progress", action="store_true", help="on a terminal: show who is in the way")
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing but why the command did not run")
     parser.add_argument("-v", "--verbose", action="store_true", help="say what happens")
     add_mutex_flags(parser)
@@ -89,12 +92,15 @@ def main(arguments: argparse.Namespace) -> int:
         say=say,
         warn=silent if arguments.quiet else say,
         whisper=say if arguments.verbose else silent,
+        show=shower(name),
     )
     timeout_s = 0.0 if arguments.on_busy == "fail" else mutex["timeout"]
     on_overrun = {"warn": "warn", "term": "cancel"}.get(
         arguments.on_overrun, arguments.on_overrun or mutex["on_overrun"]
     )
 
+    purpose = os.path.basename(argv[0])[:64] if mutex["purpose"] is None else mutex["purpose"]
+    progress = arguments.wait_progress and sys.stderr.isatty()
     give_up_at = time.monotonic() + (timeout_s or 0)
 
     def left_s() -> float | None:
@@ -107,7 +113,8 @@ def main(arguments: argparse.Namespace) -> int:
         from softmutex.cli import agent
 
         log_level = logging.ERROR if arguments.quiet else logging.INFO if arguments.verbose else logging.WARNING
-        wish = Wish(name, keywords, left_s(), timeout_s, on_overrun, traced.of_environment(os.environ))
+        trace = traced.of_environment(os.environ)
+        wish = Wish(name, keywords, left_s(), timeout_s, on_overrun, trace, purpose=purpose, progress=progress)
         agent.serve(link, wish, node, log_level)
 
     def call() -> supervise.Socket | None:
@@ -119,7 +126,7 @@ def main(arguments: argparse.Namespace) -> int:
         where = {key: node[key] for key in ("group", "membership") if node.given(key)}
         limits = {"timeout": left_s(), "said": timeout_s}
         want = {"name": name, **limits, "on_overrun": on_overrun, "options": options, "place": where}
-        want["trace"] = traced.of_environment(os.environ)
+        want |= {"trace": traced.of_environment(os.environ), "purpose": purpose, "progress": progress}
         try:
             return place.call(path, want)
         except (place.NoAgent, place.Elsewhere) as error:
@@ -144,6 +151,18 @@ def speaker(name: str) -> Callable[[str], None]:
             pass
 
     return say
+
+
+def shower(name: str) -> Callable[[str], None]:
+    """On the last line of the terminal, which the next text takes away again."""
+
+    def show(text: str) -> None:
+        with suppress(OSError, ValueError, AttributeError):
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write("\r\x1b[K" + printable(f"softmutex: {name}: {text}" if text else "")[:width])
+            sys.stderr.flush()
+
+    return show
 
 
 def silent(text: str) -> None:

@@ -9,8 +9,9 @@ It looks from outside (`survey.py`) and changes nothing: it never is a member, a
      "nodes": [{"name": "web1-4711-ab12", "id": "00f3...", "address": "127.0.0.1:38411", "answers": true, "rtt": 0.0007,
                 "clock_offset": 0.0001, "version": "0.1.0", "peers": 2}],
      "mutexes": [{"name": "nightly-ftp", "algorithm": "wandering", "slots": 1, "epoch": 1, "acquisitions": 132,
-                  "holders": [{"node": "web1-4711-ab12", "for": 12.3, "waited": 0.1}], "tokens_at": ["web1-4711-ab12"],
-                  "waiting": [{"node": "web2-4712-cd34", "for": 10.2}], "waiting_count": 1, "isolated": []}]}
+                  "holders": [{"node": "web1-4711-ab12", "user": "ada", "purpose": "lftp", "for": 12.3, "waited": 0.1}],
+                  "waiting": [{"node": "web2-4712-cd34", "user": "bob", "purpose": "rsync", "for": 10.2}],
+                  "waiting_count": 1, "tokens_at": ["web1-4711-ab12"], "isolated": []}]}
 
 `unknown` says why nothing is known: none of the members that are listed answers, or the list could not be had. The exit
 code is 69 then. Times are in seconds. Of a node that does not answer `rtt`, `clock_offset`, `version` and `peers` are
@@ -28,6 +29,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from typing import Any
 
 from softmutex.cli import Mistake, complain
@@ -36,6 +38,7 @@ from softmutex.cli.survey import Answer, Survey, nobody_answered
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.core.names import printable
 from softmutex.runtime.config import Settings
+from softmutex.seen import span
 from softmutex.urls import without_secrets
 
 NOT_STARTED = 69  # EX_UNAVAILABLE
@@ -123,15 +126,21 @@ def picture_of_node(answer: Answer) -> dict[str, Any]:
 
 def picture_of_mutex(name: str, told: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     views = [(node, view) for node, document in told for view in document["mutexes"] if view["name"] == name]
+    users = {node: str(document.get("user", "")) for node, document in told}
     newest = max((view for _, view in views), key=lambda view: (view["epoch"], view["hop"]))
-    waiting = [{"node": node, "for": since} for node, view in views for since in view["waiting"]]
+    waiting = [
+        {"node": node, "user": users[node], "purpose": purpose or "", "for": since}
+        for node, view in views
+        for since, purpose in zip_longest(view["waiting"], view.get("purposes", ()))
+        if since is not None
+    ]
     return {
         "name": name,
         "algorithm": newest["algorithm"],
         "slots": newest["slots"],
         "epoch": newest["epoch"],
         "acquisitions": sum(view["acquisitions"] for _, view in views),
-        "holders": [{"node": node, **hold} for node, view in views for hold in view["holding"]],
+        "holders": [{"node": node, "user": users[node], **hold} for node, view in views for hold in view["holding"]],
         "tokens_at": [node for node, view in views if view["tokens"]],
         "waiting": sorted(waiting, key=lambda one: -one["for"]),
         "waiting_count": sum(view["waiting_count"] for _, view in views),
@@ -165,28 +174,24 @@ def lines_of_mutex(mutex: dict[str, Any]) -> list[str]:
     used = count(mutex["acquisitions"], "acquisition")
     out = [f"{mutex['name']}  ({mutex['algorithm']}{slots}, epoch {mutex['epoch']}, {used})"]
     out += [
-        f"  held by   {hold['node']}  for {span(hold['for'])}, after {span(hold['waited'])} of waiting"
+        f"  held by   {hold['node']}  for {span(hold['for'])}, after {span(hold['waited'])} of waiting{doing(hold)}"
         for hold in mutex["holders"]
     ]
     if len(mutex["holders"]) < mutex["slots"]:
         resting = [node for node in mutex["tokens_at"] if node not in {hold["node"] for hold in mutex["holders"]}]
         out.append(f"  free at   {', '.join(resting)}" if resting else "  free, or on the way between two nodes")
-    out += [f"  waits     {one['node']}  for {span(one['for'])}" for one in mutex["waiting"][:WAITING_SHOWN]]
+    out += [
+        f"  waits     {one['node']}  for {span(one['for'])}{doing(one)}" for one in mutex["waiting"][:WAITING_SHOWN]
+    ]
     if mutex["waiting_count"] > WAITING_SHOWN:
         out.append(f"  ... {mutex['waiting_count']} wait in all")
     return out + [f"  isolated  {node}  reaches too few of the others" for node in mutex["isolated"]]
 
 
+def doing(one: dict[str, Any]) -> str:
+    what = " of ".join(part for part in (one.get("purpose"), one.get("user")) if part)
+    return f" ({what})" if what else ""
+
+
 def count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def span(seconds: float) -> str:
-    """As one would say it: 0.3 s, 12 s, 5 min 3 s, 2 h 10 min."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

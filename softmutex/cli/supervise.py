@@ -72,6 +72,7 @@ class Job:
     say: Callable[[str], None] = lambda text: None  # why the command does not run
     warn: Callable[[str], None] = lambda text: None  # what happens to a command that runs; not with --quiet
     whisper: Callable[[str], None] = lambda text: None  # what is only worth saying with --verbose
+    show: Callable[[str], None] = lambda text: None  # who is in the way, in one line that the next one replaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ class Front:
         self._signalled = False  # one of ENDING was passed on, or we ended it ourselves
         self._insisted = False  # somebody does not want to wait for the hand-over, either; it goes on without us
         self._lost = False
+        self._is_showing = False
         self._is_helpless = False  # what is left of the group belongs to another user by now
         self._end_at = self._kill_at = self._give_up_at = self._call_at = self._alone_at = float("inf")
         self._selector = selectors.DefaultSelector()
@@ -400,6 +402,9 @@ class Front:
 
     def _on_message(self, message: Message) -> None:
         job, waiting = self._job, self._state is State.WAITING
+        if self._is_showing and message.get("is") != "progress":
+            self._is_showing = False
+            job.show("")
         match message:
             case {"is": "granted", "turn": int(turn)} if waiting:
                 self._send("take", turn=turn)
@@ -416,6 +421,9 @@ class Front:
                     self._end_group()
             case {"is": "said", "why": str(why)}:
                 job.whisper(why)
+            case {"is": "progress", "why": str(why)} if waiting:
+                self._is_showing = True
+                job.show(why)
             case _:  # came too late to matter
                 pass
 

@@ -34,9 +34,11 @@ from softmutex.agent.place import Elsewhere, NoAgent
 from softmutex.core.errors import AcquireTimeout, ConfigError, HoldLost, Isolated, NodeClosed, SoftMutexError
 from softmutex.core.events import LostReason
 from softmutex.front import UNSET, TaskHolding, ThreadHolding, Threads, Unset, limit_of
+from softmutex.meeting import program
 
 if TYPE_CHECKING:
     from softmutex.client.on_loop import AsyncHold, TaskMutex
+    from softmutex.seen import MutexSeen
 
 __all__ = ["Elsewhere", "Hold", "NoAgent", "SoftMutex"]
 
@@ -56,6 +58,7 @@ class Talk:
         self.granted: Message | None = None
         self.error: SoftMutexError | None = None
         self.lost_reason: LostReason | None = None
+        self.lost_detail = ""
         self.overran = False
         self._lines = Lines()
 
@@ -75,6 +78,7 @@ class Talk:
             "place": more.pop("place", {}),
             "options": more,
             "trace": traced.here(),
+            "purpose": self.mutex._purpose,
         }
 
     def is_settled(self) -> bool:
@@ -103,6 +107,7 @@ class Talk:
                     kind = ERRORS.get(message.get("error", ""), SoftMutexError)
                     self.error = kind(f"the mutex {self.mutex.name!r}: {why}")
                 case {"is": "lost", "reason": str(reason)}:
+                    self.lost_detail = str(message.get("detail") or "")
                     self._lose(REASONS.get(reason, LostReason.CLOSED))
                 case {"is": "overrun", "end": bool(end)}:
                     self.overran = self.overran or end
@@ -141,6 +146,11 @@ class GrantedTalk:
         self.waited: float = time.monotonic() - talk.began_at
         self._max_hold_s: float | None = granted["left"]
         self.deadline: float | None = None if self._max_hold_s is None else time.monotonic() + self._max_hold_s
+
+    @property
+    def lost_detail(self) -> str:
+        """What was said of the loss: the reason of an eviction."""
+        return self._talk.lost_detail
 
     def __repr__(self) -> str:
         lost = self._talk.lost_reason
@@ -245,6 +255,7 @@ class SoftMutex(Threads[Hold]):
         agent: str | os.PathLike[str] | None = None,
         since: float | None = None,
         keep: float = 0.0,
+        purpose: str | None = None,
         **options: Any,
     ) -> None:
         if on_lost not in ("continue", "cancel"):
@@ -258,6 +269,7 @@ class SoftMutex(Threads[Hold]):
         self._path = None if agent is None else os.fspath(agent)
         self._since_s = since
         self._keep_s = keep
+        self._purpose = program() if purpose is None else purpose
         self._options = options
         self._tasks: TaskMutex | None = None  # once a program that runs a loop uses it
 
@@ -285,10 +297,30 @@ class SoftMutex(Threads[Hold]):
             raise talk.error
         return Hold(talk, link)
 
-    def _call(self, talk: Talk) -> socket.socket:
+    def look(self) -> MutexSeen:
+        """Who holds it, who waits and since when, in the whole group, as the agent learns by asking."""
+        from softmutex.seen import seen_in  # a program that only holds does without
+
+        return seen_in(self._ask("seen", "look"))
+
+    def evict(self, reason: str) -> int:
+        """Takes it from whoever holds it, as `softmutex.SoftMutex.evict` does. How many holds were ended."""
+        return int(self._ask("evicted", "evict", reason=reason)["holds"])
+
+    def _ask(self, answer: str, kind: str, **values: str) -> Message:
+        said = place.ask(self._where(), kind, name=self.name, **values)
+        if said.get("is") != answer:
+            raise SoftMutexError(f"the mutex {self.name!r}: {said.get('why', said)}")
+        return said
+
+    def _where(self) -> str:
         path = self._path or place.path_of()
         if path is None:
             raise NoAgent("SOFTMUTEX_AGENT=off: no agent is to be asked. Unset it, or give agent=PATH.")
+        return path
+
+    def _call(self, talk: Talk) -> socket.socket:
+        path = self._where()
         link = place.call(path, talk.want())
         _links.add(link)
         return link

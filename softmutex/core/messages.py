@@ -265,6 +265,26 @@ class Evicted(NamedTuple):
     ended: Flag
 
 
+class PastHold(NamedTuple):
+    """A hold that is over, as members tell of it. `ended`: so long ago."""
+
+    node: Annotated[str, "<=64"]
+    user: Annotated[str, "<=32"]
+    purpose: Annotated[str, "<=64"]
+    lost: Annotated[str, "<=64"]  # why, in words; empty where nothing was lost
+    epoch: U64
+    hop: U64
+    ended: Duration
+    held: Duration
+    waited: Duration
+
+
+class Remember(NamedTuple):
+    """I leave; these are the last holds of this mutex (the frame's) that I know of."""
+
+    past: Annotated[tuple[PastHold, ...], "<=3"]
+
+
 HANDOVER: Final[dict[int, type[Message]]] = {
     1: Offer,
     2: Accept,
@@ -294,6 +314,7 @@ OF_NODE: Final[dict[int, type[Message]]] = {
     224: Look,
     225: Evict,
     226: Evicted,
+    227: Remember,
 }
 
 

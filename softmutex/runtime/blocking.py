@@ -29,7 +29,7 @@ from softmutex.runtime.hold import refuse_in_child
 from softmutex.runtime.mutex import MutexBase
 from softmutex.runtime.node import RunningNode
 from softmutex.saying import logger
-from softmutex.seen import MutexSeen
+from softmutex.seen import MutexSeen, PastSeen
 
 log = logger("hold")
 
@@ -151,6 +151,10 @@ class BlockingMutex(MutexBase, Threads[BlockingHold]):
     def look(self) -> MutexSeen:
         """Who holds it, who waits and since when, in the whole group: one round trip, a second at most."""
         return self._on_node(lambda node: node.lookout.look(self.name))
+
+    def history(self) -> tuple[PastSeen, ...]:
+        """Who held it lately, the oldest first: what the members remember, which is some dozens of holds each."""
+        return self._on_node(lambda node: node.lookout.history(self.name))
 
     def evict(self, reason: str) -> int:
         """Takes it from whoever holds it, as `softmutex.SoftMutex.evict` does. How many holds were ended."""

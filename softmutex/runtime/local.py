@@ -38,9 +38,11 @@ from softmutex.core.events import (
     to_seconds,
 )
 from softmutex.core.machine import Algorithm
+from softmutex.core.messages import PastHold, Remember
 from softmutex.runtime.claim import Claim, Progress, no_longer_alone
 from softmutex.runtime.statistics import Durations, MutexCounts, MutexStatistics
 from softmutex.runtime.terms import Terms
+from softmutex.runtime.whom import cut, of_this_process
 from softmutex.saying import logger
 
 if TYPE_CHECKING:
@@ -57,16 +59,10 @@ PAST_KEPT = 64
 
 
 class Past(NamedTuple):
-    """A hold that is over."""
+    """A hold that is over, of this node or of one that left."""
 
-    request: RequestId
-    epoch: int
-    hop: int
-    asked_at: Instant
-    granted_at: Instant
     ended_at: Instant
-    purpose: str
-    lost: str  # why, in words; empty where nothing was lost
+    told: PastHold  # `ended` is nothing yet
 
 
 class LocalMutex:
@@ -224,19 +220,19 @@ class LocalMutex:
 
     def _remember(self, claim: Claim, now: Instant) -> None:
         lost = "" if claim._lost_as is None else f"{claim._lost_as.value}{': ' * bool(claim._lost_because)}"
-        grant, begun = claim._grant, claim._granted_at
-        self.past.append(
-            Past(
-                claim._request,
-                grant.epoch,
-                grant.hop,
-                claim._asked_at,
-                begun,
-                now,
-                claim._purpose,
-                lost + claim._lost_because,
-            )
-        )
+        lost, grant, begun = cut(lost + claim._lost_because, 64), claim._grant, claim._granted_at
+        waited = max(0, begun - claim._asked_at)
+        name, user = cut(self.node.name, 64), of_this_process()["user"]
+        told = PastHold(name, user, claim._purpose, lost, grant.epoch, grant.hop, 0, max(0, now - begun), waited)
+        self.past.append(Past(now, told))
+
+    def remember(self, message: Remember) -> None:
+        """Of a member that leaves."""
+        now = self.node.now()
+        known = {(past.told.node, past.told.epoch, past.told.hop) for past in self.past}
+        for told in message.past:
+            if (told.node, told.epoch, told.hop) not in known:
+                self.past.append(Past(now - told.ended, told))
 
     def tell_lost(self, claim: Claim, reason: LostReason, detail: str = "") -> None:
         """The one door for a lost hold (H1)."""
@@ -312,6 +308,8 @@ class LocalMutex:
             self._remember(claim, self.node.now())
             claim._progress = Progress.ENDED
         self.holding.clear()
+        if self.node.closing:
+            self.node.lookout.bequeath(self)
 
     def statistics(self) -> MutexStatistics:
         counts = self.counts

@@ -23,15 +23,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from softmutex.core.events import SECOND, Duration, LostReason, NodeId, to_seconds
-from softmutex.core.messages import Evict, Evicted, Look, Message, StatusReply
+from softmutex.core.events import SECOND, Duration, LostReason, NodeId
+from softmutex.core.messages import Evict, Evicted, Look, Message, Remember, StatusReply
 from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
 from softmutex.runtime.local import LocalMutex
 from softmutex.runtime.timers import Timers
-from softmutex.runtime.whom import of_this_process, shown_past, shown_uses
+from softmutex.runtime.whom import cut, of_this_process, shown_past, shown_uses
 from softmutex.saying import logger
-from softmutex.seen import MutexSeen, picture
+from softmutex.seen import MutexSeen, PastSeen, dictionaries, past_of, picture
 
 if TYPE_CHECKING:
     from softmutex.runtime.identity import Vouching
@@ -43,8 +43,17 @@ AGAIN: Final = SECOND // 5
 PATIENCE_S: Final = 1.0
 PAGE: Final = 1024
 PAGES_MAX: Final = 16
+HEIRS: Final = 2  # members that are told what a leaver remembers,
+BEQUEATHED: Final = 12  # ... so many holds,
+AT_ONCE: Final = 3  # ... and so many in a message
 
 Answers: TypeAlias = dict[NodeId, Any]
+
+
+class Hearing(Protocol):
+    def heard(self, sender: NodeId, source: str) -> object | None:
+        """None where its frames are not to be believed."""
+        ...
 
 
 class NodeForLookout(Protocol):
@@ -58,6 +67,9 @@ class NodeForLookout(Protocol):
     now: Clock
     timers: Timers
     mutexes: dict[str, LocalMutex]
+
+    @property
+    def peers(self) -> Hearing: ...
 
     def send(self, to: NodeId, mutex: str, message: Message) -> None: ...
 
@@ -135,7 +147,12 @@ class Lookout:
 
     # --- what others ask --------------------------------------------------------------------------------------------
 
-    def received(self, sender: NodeId, message: Message, _source: str, to_me: bool, mutex: str) -> bool:
+    def received(self, sender: NodeId, message: Message, source: str, to_me: bool, mutex: str) -> bool:
+        if isinstance(message, Remember) and to_me:  # its farewell may be here already
+            local = self.node.mutexes.get(mutex)
+            if local is not None and self.node.peers.heard(sender, source) is not None:
+                local.remember(message)
+            return True
         if not to_me or not self._is_member(sender):
             return False
         match message:
@@ -194,6 +211,17 @@ class Lookout:
         local.release(claim, b"")
         return True
 
+    def bequeath(self, local: LocalMutex) -> None:
+        """This node leaves: two others are told of the last holds."""
+        node = self.node
+        at = bisect_left(node.members, node.id)
+        heirs = [id for id in (*node.members[at:], *node.members[:at]) if id != node.id][:HEIRS]
+        kept = sorted(local.past)[-BEQUEATHED:]
+        last = [past.told._replace(ended=max(0, node.now() - past.ended_at)) for past in kept]
+        for first in range(0, len(last), AT_ONCE):
+            for heir in heirs:
+                node.send(heir, local.name, Remember(tuple(last[first : first + AT_ONCE])))
+
     # --- what this node asks ----------------------------------------------------------------------------------------
 
     def whom(self, mutex: str) -> list[NodeId]:
@@ -238,17 +266,13 @@ class Lookout:
         answers = {self.node.id: self.uses(mutex), **asked.answers}
         return picture(mutex, answers, [self.node.call(id) for id in asked.missing], time.time())
 
-    async def history(self, mutex: str, limit_s: float = PATIENCE_S) -> list[dict[str, Any]]:
+    async def history(self, mutex: str, limit_s: float = PATIENCE_S) -> tuple[PastSeen, ...]:
         """The last holds that members remember, the oldest first."""
         asked = await self._all(mutex, lambda _, nonce: Look(nonce, True), self.whom(mutex), limit_s)
         told = [self.past(mutex), *(each for each in asked.answers.values() if isinstance(each, dict))]
-        found = {
-            (past.get("node"), past.get("epoch"), past.get("hop"), past.get("request")): past
-            for each in told
-            for past in each.get("past", ())
-            if isinstance(past, dict)
-        }
-        return sorted(found.values(), key=lambda past: -float(past.get("ended", 0.0)))
+        found = [past_of(one, time.time()) for each in told for one in dictionaries(each.get("past"))]
+        once = {(past.node, past.epoch, past.hop): past for past in found}
+        return tuple(sorted(once.values(), key=lambda past: past.ended))
 
     async def evict(self, mutex: str, reason: str, limit_s: float = PATIENCE_S) -> int:
         """Ends the holds that are seen, and tells how many there were."""
@@ -278,9 +302,5 @@ class Lookout:
 
 
 def evicting(request: int, reason: str) -> Callable[[NodeId, int], Message]:
-    said = reason.encode()[:128].decode(errors="ignore")
+    said = cut(reason, 128)
     return lambda _, nonce: Evict(nonce, request, said)
-
-
-def seconds(duration: Duration) -> float:
-    return round(to_seconds(duration), 3)

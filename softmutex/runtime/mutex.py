@@ -35,7 +35,7 @@ from softmutex.runtime.node import RunningNode
 from softmutex.runtime.options import OneShotOptions, read_one_shot_options
 from softmutex.runtime.statistics import MutexStatistics
 from softmutex.runtime.terms import Plan, plan
-from softmutex.seen import MutexSeen
+from softmutex.seen import MutexSeen, PastSeen
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -140,6 +140,10 @@ class SoftMutex(MutexBase, Tasks[Hold]):
     async def look(self) -> MutexSeen:
         """Who holds it, who waits and since when, in the whole group: one round trip, a second at most."""
         return await self._on_node(lambda node: node.lookout.look(self.name))
+
+    async def history(self) -> tuple[PastSeen, ...]:
+        """Who held it lately, the oldest first: what the members remember, which is some dozens of holds each."""
+        return await self._on_node(lambda node: node.lookout.history(self.name))
 
     async def evict(self, reason: str) -> int:
         """Takes it from whoever holds it: their holds are lost ("evicted", `lost_detail` has the reason), what they do

@@ -115,7 +115,9 @@ class MutexOptions(TypedDict, total=False):
         Setting(
             text_or_nothing,
             None,
-            "what others are shown of who holds it or waits; none: nothing; else the program's name",
+            "what others see of who holds it or waits; none: nothing; else the program's name",
+            flag=True,
+            by_job=False,
         ),
     ]
     options: Annotated[Mapping[str, Any], Setting(dict, {}, "switches of the algorithm's own", keyword_only=True)]

@@ -29,6 +29,7 @@ from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
 from softmutex.runtime.local import LocalMutex
 from softmutex.runtime.statistics import NodeStatistics
+from softmutex.runtime.whom import of_this_process
 
 if TYPE_CHECKING:
     from softmutex.runtime.identity import Vouching
@@ -101,6 +102,7 @@ def describe(node: NodeForStatus) -> dict[str, Any]:
     return {
         "id": f"{node.id:016x}",
         "name": node.name,
+        **of_this_process(),
         "address": node.transport.address,
         "group": node.settings["group"],
         "version": own_version(),
@@ -129,10 +131,15 @@ def describe_mutex(mutex: LocalMutex, now: Instant) -> dict[str, Any]:
         "holder": f"{view.holder:016x}" if view.holder else None,
         "queue": [f"{node:016x}" for node in view.queue[:32]],
         "holding": [
-            {"for": seconds(now - claim._granted_at), "waited": seconds(claim._granted_at - claim._asked_at)}
+            {
+                "for": seconds(now - claim._granted_at),
+                "waited": seconds(claim._granted_at - claim._asked_at),
+                "purpose": claim._purpose,
+            }
             for claim in list(mutex.holding.values())[:8]
         ],
         "waiting": [seconds(now - claim._asked_at) for claim in list(mutex.waiting.values())[:32]],
+        "purposes": [claim._purpose for claim in list(mutex.waiting.values())[:32]],
         "waiting_count": len(mutex.waiting),
         "isolated": mutex.isolated,
         "acquisitions": mutex.counts.acquisitions,

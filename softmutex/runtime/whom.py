@@ -8,31 +8,21 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from contextvars import ContextVar
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from softmutex.core.events import Instant, to_seconds
+from softmutex.meeting import program
 
 if TYPE_CHECKING:
     from softmutex.runtime.local import LocalMutex
 
-PURPOSE_MAX: Final = 64
 SHOWN: Final = 16  # of those who wait on one node
 PAST_SHOWN: Final = 32
 
 # Of the job on whose behalf this process asks now, where it is not this process itself.
 purpose_of_job: ContextVar[str | None] = ContextVar("purpose_of_job", default=None)
-
-
-@cache
-def program() -> str:
-    """Its name, as one would call it."""
-    started = Path(sys.argv[0] if sys.argv else "")
-    name = started.parent.name if started.name == "__main__.py" else started.name
-    return (name if name and not name.startswith("-") else "python")[:PURPOSE_MAX]
 
 
 @cache
@@ -74,22 +64,21 @@ def shown_uses(local: LocalMutex, now: Instant) -> dict[str, Any]:
 
 
 def shown_past(local: LocalMutex, now: Instant) -> list[dict[str, Any]]:
-    """The last holds of this node; `ended`: so many seconds ago."""
-    who = {"node": local.node.name, **of_this_process()}
+    """The last holds that this node knows of; `ended`: so many seconds ago."""
     return [
         {
-            **who,
-            "request": past.request,
-            "epoch": past.epoch,
-            "hop": past.hop,
+            **past.told._asdict(),
             "ended": seconds(now - past.ended_at),
-            "held": seconds(past.ended_at - past.granted_at),
-            "waited": seconds(past.granted_at - past.asked_at),
-            "purpose": past.purpose,
-            "lost": past.lost,
+            "held": seconds(past.told.held),
+            "waited": seconds(past.told.waited),
         }
-        for past in list(local.past)[-PAST_SHOWN:]
+        for past in sorted(local.past)[-PAST_SHOWN:]
     ]
+
+
+def cut(text: str, most: int) -> str:
+    """So many bytes of UTF-8 at most."""
+    return text.encode()[:most].decode(errors="ignore")
 
 
 def seconds(duration_ns: int) -> float:

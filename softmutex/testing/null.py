@@ -30,7 +30,7 @@ from typing import Any, ParamSpec, TypeVar
 from softmutex.core.errors import AcquireTimeout, SoftMutexError
 from softmutex.core.events import LostReason
 from softmutex.front import UNSET, Tasks, Threads, Unset, limit_of
-from softmutex.seen import HolderSeen, MutexSeen
+from softmutex.seen import HolderSeen, MutexSeen, PastSeen
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -141,6 +141,9 @@ class NullMutex(_Null, Tasks[NullHold]):
     async def look(self) -> MutexSeen:
         return self._seen()
 
+    async def history(self) -> tuple[PastSeen, ...]:
+        return ()
+
     async def evict(self, reason: str) -> int:
         return self._evict(reason)
 
@@ -181,6 +184,9 @@ class NullSyncMutex(_Null, Threads[NullSyncHold]):
 
     def look(self) -> MutexSeen:
         return self._seen()
+
+    def history(self) -> tuple[PastSeen, ...]:
+        return ()
 
     def evict(self, reason: str) -> int:
         return self._evict(reason)

@@ -329,3 +329,24 @@ def test_a_client_needs_no_thread(agent: Agent):
     with SoftMutex("x") as hold:
         hold.lost.is_set()
         assert threading.active_count() == before
+
+
+def test_it_looks_and_takes_away_by_its_agent(agent: Agent):
+    with SoftMutex("x", purpose="lftp") as hold:
+        seen = SoftMutex("x").look()
+        assert [(one.purpose, one.epoch) for one in seen.holders] == [("lftp", hold.epoch)]
+        assert seen.waiting == ()
+        assert SoftMutex("x").evict("hangs since noon") == 1
+        assert hold.lost.wait(PATIENCE_S)
+        assert (hold.lost_reason, hold.lost_detail) == (LostReason.EVICTED, "hangs since noon")
+        with SoftMutex("x", timeout=20):
+            pass
+    eventually(lambda: not SoftMutex("x").look().holders, "it is not given back")
+    assert SoftMutex("x").evict("nobody") == 0
+    with pytest.raises(SoftMutexError, match="text of 1 to 64 bytes"):
+        SoftMutex("").look()
+
+
+def test_a_time_out_says_who_is_in_the_way(agent: Agent):
+    with SoftMutex("x", purpose="lftp"), pytest.raises(AcquireTimeout, match=r"within 0.1 s: \S+ holds it .*\(lftp of"):
+        SoftMutex("x", timeout=0.1).acquire()

@@ -188,3 +188,22 @@ def test_threads_look_and_evict_too(no_leaks: None):
         assert node.mutex("x").evict("hangs") == 1
         assert hold.lost.is_set()
         assert hold.lost_detail == "hangs"
+
+
+def test_members_remember_the_holds_of_who_left():
+    async def story(a: Node, b: Node, c: Node) -> None:
+        for node in (a, b):
+            async with node.mutex("x", purpose=f"job of {node.name}"):
+                await asyncio.sleep(5.0)
+        hold = await b.mutex("x").acquire()
+        await c.mutex("x").evict("hangs")
+        await hold.release()
+        await a.close()
+        past = await c.mutex("x").history()
+        assert [(one.node, one.purpose, round(one.held)) for one in past[:2]] == [
+            ("n0", "job of n0", 5),
+            ("n1", "job of n1", 5),
+        ]
+        assert past[2].lost == "evicted: hangs"
+
+    in_a_group(3, story)
