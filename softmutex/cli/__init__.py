@@ -32,6 +32,7 @@ BY_ENTRY_POINT = "softmutex.commands"  # the group in which an adapter registers
 # name -> (module, what it does)
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("softmutex.cli.run", "run a command while holding the mutex"),
+    "lead": ("softmutex.cli.lead", "run a command on one member of the group, elsewhere when that one dies"),
     "agent": ("softmutex.cli.agent_command", "one node for all jobs of a user on this host, over a Unix socket"),
     "status": ("softmutex.cli.status", "who is there, where the token is, who waits, and for how long"),
     "evict": ("softmutex.cli.evict", "take a mutex from a holder that hangs"),

@@ -104,6 +104,11 @@ class Observers:
                     self._ask(observer, observer.opened, self._shown)
         return bool(self.awake)
 
+    def add(self, observer: Observer) -> None:
+        """One more, from now on, to be told on the node's loop."""
+        self.awake.append(observer)
+        self.of_messages = kinds_of(self.awake)
+
     def close(self) -> None:
         for observer in self.awake:
             if isinstance(observer, Guest):

@@ -15,7 +15,7 @@ from typing import Self, Unpack
 
 from softmutex.core.errors import ConfigError, NodeClosed
 from softmutex.core.events import NodeId
-from softmutex.runtime import background
+from softmutex.runtime import background, leading
 from softmutex.runtime.config import Settings, resolve, with_places
 from softmutex.runtime.crossing import see_through
 from softmutex.runtime.keys import group_keys
@@ -109,6 +109,16 @@ class NodeBase:
     def statistics(self) -> NodeStatistics:
         return self.running().statistics()
 
+    def leader(self, name: str) -> str | None:
+        """The name of the node that leads (`lead`), as far as this one knows; None where nobody does."""
+        return leading.leader_of(self.running(), name)
+
+    def on_leader(self, name: str, callback: leading.OnLeader) -> None:
+        """Calls it with the leader's name, or None, each time that this changes, on the loop of the caller."""
+        node = self.running()
+        watch = leading.LeaderWatch(node, name, callback)
+        node.loop.call_soon_threadsafe(node.observers.add, watch)
+
     def reload_keys(self) -> None:
         """Reads the key file again at once. A node does so by itself within a second: see `softmutex key --help`."""
         node = self.running()
@@ -139,6 +149,13 @@ class Node(NodeBase):
     def mutex(self, name: str, **options: Unpack[MutexOptions]) -> SoftMutex:
         """A mutex on this node. It may be made before the node is open."""
         return SoftMutex._on(self, name, read_mutex_options(options))
+
+    def lead(self, name: str, **options: Unpack[MutexOptions]) -> SoftMutex:
+        """`async with node.lead("indexer") as lease:` waits until this node is the leader. One leads in the whole group
+        for as long as its body runs; where that may be no longer so, `lease.lost` is set and the body is cancelled,
+        unless `on_lost` says otherwise. The election is `bully`; `algorithm="ring"` for the other."""
+        wanted: MutexOptions = {"algorithm": leading.ELECTION, "on_lost": leading.ON_LOST, **options}  # type: ignore[typeddict-item]
+        return SoftMutex._on(self, leading.mutex_of(name), read_mutex_options(wanted))
 
     async def open(self) -> None:
         settings = self._next_settings()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self, Unpack
 
-from softmutex.runtime import background
+from softmutex.runtime import background, leading
 from softmutex.runtime.blocking import BlockingMutex
 from softmutex.runtime.config import Settings
 from softmutex.runtime.host import OneShot
@@ -44,6 +44,12 @@ class Node(NodeBase):
     def mutex(self, name: str, **options: Unpack[MutexOptions]) -> BlockingMutex:
         """A mutex on this node. It may be made before the node is open."""
         return BlockingMutex(name, self, read_mutex_options(options))
+
+    def lead(self, name: str, **options: Unpack[MutexOptions]) -> BlockingMutex:
+        """`with node.lead("indexer") as lease:` waits until this node leads. No body of a thread can be cancelled: look
+        at `lease.lost`."""
+        wanted: MutexOptions = {"algorithm": leading.ELECTION, **options}
+        return BlockingMutex(leading.mutex_of(name), self, read_mutex_options(wanted))
 
     def open(self) -> None:
         settings = self._next_settings()

@@ -256,12 +256,11 @@ class WithLeader(OneByOne):
         self._announced_at, self._tries = now, 0
         self._chosen(now, out)
         out.append(SetTimer(ELECTION, now + self._span()))
-        out.append(Note(FactKind.LEADER, None, self._me))
 
     def _check_led(self, now: Instant, out: list[Effect]) -> None:
         if self._leader == self._me and not self._leads and not self._missing:  # E1
             self._leads = True
-            out.append(CancelTimer(ELECTION))
+            out += [CancelTimer(ELECTION), Note(FactKind.LEADER, None, self._me)]
             self._led(now, out)
 
     def _resign(self, now: Instant, out: list[Effect]) -> None:

@@ -123,7 +123,8 @@ class Leading(WithLeader):
         state = {"holding": "leading", "asking": "candidate", "idle": "following"}[shown.state]
         if self._leader == NOBODY and state == "following":
             state = "idle"
-        return shown._replace(holder=self._leader, epoch=self._term, state=state)
+        holder = self._leader if self._leads or self._leader != self._me else NOBODY
+        return shown._replace(holder=holder, epoch=self._term, state=state)
 
 
 class Bully(Leading):
