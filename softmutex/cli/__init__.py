@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "registry": (BY_ENTRY_POINT, "the central registry, at which members of many hosts meet"),
     "ban": (BY_ENTRY_POINT, "shut a member out, at the registry"),
     "identity": (BY_ENTRY_POINT, "enrol members at the registry, which certifies them from then on"),
+    "init": ("softmutex.cli.init", "all that a group of hosts needs: key, settings, service, certificates"),
     "key": ("softmutex.cli.key", "make the group's key, and change it while everybody works"),
     "slurm": (BY_ENTRY_POINT, "jobs of Slurm that wait in the queue for their turn: release, queue, lua, unit"),
     "sim": ("softmutex.cli.sim", "the simulator: run, reproduce, compare, replay, check"),

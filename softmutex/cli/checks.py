@@ -7,6 +7,7 @@ says so in its own line, and the others are made all the same.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 from softmutex import plugins
 from softmutex.cli.survey import Answer
 from softmutex.ports import CannotOpen, Closed, Transport, is_on_this_host
-from softmutex.runtime.config import Settings
+from softmutex.runtime.config import Settings, meets_nobody_else, places_of_files
 from softmutex.runtime.options import SETTINGS
 from softmutex.runtime.status import own_version
 from softmutex.urls import without_secrets
@@ -73,9 +74,16 @@ def check_installation() -> Iterator[Finding]:
 
 
 def check_settings(settings: Settings) -> Iterator[Finding]:
-    yield ok("settings", f"file: {settings.file or 'none (softmutex.toml, pyproject.toml or SOFTMUTEX_CONFIG)'}")
+    yield ok("settings", f"file: {settings.file or f'none of {looked_for()}'}")
+    if why := meets_nobody_else(settings):
+        says, _, remedy = why.partition(". ")
+        yield warn("settings", says, remedy)
     for name in SETTINGS:
         yield ok("settings", f"{name} = {shown(settings, name)}  ({origin(settings, name)})")
+
+
+def looked_for() -> str:
+    return ", ".join(["SOFTMUTEX_CONFIG", *map(str, places_of_files(os.environ))])
 
 
 def shown(settings: Settings, name: str) -> str:

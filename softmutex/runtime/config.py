@@ -8,8 +8,9 @@ names the nearest right one, and each value knows its origin (`softmutex doctor`
     resolve(transport="udp://0.0.0.0:9431?advertise=ftp1:9431").origin("advertise")       -> "query of transport"
 
 The file is the one that `SOFTMUTEX_CONFIG` names, else `softmutex.toml`, else the table `[tool.softmutex]` of
-`pyproject.toml`, in the working directory; one that is found there counts where nobody else can have written it
-(`softmutex.files`). Settings of one mutex only stand in a table `[mutex.NAME]`.
+`pyproject.toml`, in the working directory, else `~/.config/softmutex/softmutex.toml`, else
+`/etc/softmutex/softmutex.toml`: the first one that there is, and no other. One that is found counts where nobody else
+can have written it (`softmutex.files`). Settings of one mutex only stand in a table `[mutex.NAME]`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 from softmutex.core.errors import ConfigError
@@ -27,6 +28,9 @@ from softmutex.runtime.options import PREFIX, SETTINGS, read_one, refuse_unknown
 # Variables of ours that are no settings: what a child of `softmutex run` is told, where the file and the agent are.
 NOT_SETTINGS = frozenset({"SOFTMUTEX_HELD", "SOFTMUTEX_EPOCH", "SOFTMUTEX_CONFIG", "SOFTMUTEX_AGENT"})
 SAFE = "/:,[]@"  # stay readable in a query
+# Schedulers that start jobs on many hosts, and what they set in each of them.
+JOBS: Final = {"Slurm": "SLURM_JOB_ID", "HTCondor": "_CONDOR_JOB_AD", "Kubernetes": "KUBERNETES_SERVICE_HOST"}
+SYSTEM_FILE: Final = Path("/etc/softmutex/softmutex.toml")
 
 
 class Settings(Mapping[str, Any]):
@@ -171,12 +175,39 @@ def read_file(file: str | os.PathLike[str] | None, environ: Mapping[str, str]) -
     named = file or environ.get("SOFTMUTEX_CONFIG") or None
     if named is not None:
         return os.fspath(named), read_toml(Path(named), must_exist=True)
-    for candidate in ("softmutex.toml", "pyproject.toml"):
-        table = read_toml(Path(candidate), must_exist=False)
+    for candidate in places_of_files(environ):
+        table = read_toml(candidate, must_exist=False)
         if table:
-            check_found(Path(candidate).resolve())
-            return str(Path(candidate).resolve()), table
+            check_found(candidate.resolve())
+            return str(candidate.resolve()), table
     return None, {}
+
+
+def places_of_files(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Where a file is looked for, in this order."""
+    yield Path("softmutex.toml")
+    yield Path("pyproject.toml")
+    if own := environ.get("XDG_CONFIG_HOME") or (environ.get("HOME") and f"{environ['HOME']}/.config"):
+        yield Path(own, "softmutex", "softmutex.toml")
+    yield SYSTEM_FILE
+
+
+def meets_nobody_else(settings: Settings) -> str:
+    """Why it is strange that this node meets only this user's processes on this host; empty where it is not.
+
+    The naive way, to believe whoever sets a key file and no membership, lets the members of three hosts run side by
+    side, each alone, and end well.
+    """
+    if not str(settings["membership"]).startswith("local:"):
+        return ""
+    remedy = "Say who else is there: SOFTMUTEX_MEMBERSHIP=static://a.lab:9431,b.lab:9431 (softmutex init writes it)."
+    only = f"{settings['membership']} is this user on this host, and nobody else"
+    if settings.given("key_file") or settings.given("key"):
+        return f"a group key is set, and {only}. {remedy}"
+    scheduler = next((name for name, variable in JOBS.items() if os.environ.get(variable)), None)
+    if scheduler is not None and not settings.given("membership"):
+        return f"in a job of {scheduler}, {only}: jobs of other users or hosts do not wait for each other. {remedy}"
+    return ""
 
 
 def check_found(file: Path) -> None:

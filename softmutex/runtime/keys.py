@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import NodeId
 from softmutex.ports import Membership, Transport, is_on_this_host
-from softmutex.runtime.config import Settings
+from softmutex.runtime.config import Settings, meets_nobody_else
 from softmutex.saying import logger
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def identify(node: RunningNode) -> Identity | None:
 
 
 def check_reach(settings: Settings, transport: Transport, keys: Sequence[bytes]) -> None:
-    """Refuses a node without a key where strangers could send to it."""
+    """Refuses a node without a key where strangers could send to it, and warns of one that meets nobody."""
+    if why := meets_nobody_else(settings):
+        log.warning("%s", why)
     if keys or is_on_this_host(transport):
         return
     if settings["insecure"]:
