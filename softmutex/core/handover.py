@@ -412,12 +412,12 @@ class Handover:
         self._close(outgoing, out)
         return self._passed(outgoing, out)
 
-    def _on_commit(self, sender: NodeId, commit: Commit, now: Instant, out: list[Effect]) -> Taken | None:
+    def _on_commit(self, sender: NodeId, commit: Commit, now: Instant, out: list[Effect]) -> Taken | Passed | None:
         name, token = (sender, commit.nonce), commit.token
         if commit.reply >= STANDING:
-            self._proven(token, out)
+            passed = self._proven(token, out)
             taken = self._at_once.take(name, commit, self._is_possible(token), now, out)
-            return Taken(_hopped(token), sender) if taken else None
+            return Taken(_hopped(token), sender) if taken else passed  # what is taken was passed before
         promise = self._promises.get(name)
         if promise is None or promise.reply != commit.reply:
             self._answer(name, commit, out)

@@ -18,7 +18,7 @@ in `Algorithm.messages`, each in a range that is nobody else's:
      16 to 47    the wandering token
      48 to 63    the node as a whole; machines never see them
      64 to 191   further algorithms of this package, eight in a row each: 64 central, 72 voting, 80 ricart-agrawala,
-                 88 token-ring; 96 ring-search, 104 binary-search; 112 sigma, 120 e2e, 128 non-e2e, 136 the routing
+                 88 token-ring; 96 ring-search and binary-search; 112 sigma, 120 e2e, 128 non-e2e, 136 the routing
                  that these three share; 144 elections (bully, ring); 152 `one_by_one.py`, for several of them;
                  160 suzuki-kasami, 168 raymond; 176 and on are free
     192 to 223   algorithms of other packages

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.processes import started
 
 SOFTMUTEX = Path(sys.executable).with_name("softmutex")
-STRICT = ("central", "ricart-agrawala", "token-ring")
+STRICT = ("central", "ricart-agrawala", "token-ring", "ring-search", "binary-search")
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 PROCESSES = 5
 TURNS = 40 if IN_CI else 4  # of each, every one by a node of its own
