@@ -112,6 +112,7 @@ class Failed(NamedTuple):
 
     token: Token
     to: NodeId
+    is_silent: bool = False  # it said nothing at all: it may wait for the token, and only be out of reach
 
 
 class Gone(NamedTuple):
@@ -379,7 +380,7 @@ class Handover:
 
     def _failed(self, outgoing: Outgoing, why: str, out: list[Effect]) -> Failed:
         out.append(Note(FactKind.HANDOVER_FAILED, outgoing.token, outgoing.to, why))
-        return Failed(outgoing.token, outgoing.to)
+        return Failed(outgoing.token, outgoing.to, why == "no answer")
 
     def _gone(self, outgoing: Outgoing, why: str, out: list[Effect]) -> Gone:
         out.append(Note(FactKind.TOKEN_LOST, outgoing.token, outgoing.to, why))

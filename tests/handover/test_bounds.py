@@ -111,7 +111,7 @@ def test_nobody_is_given_up_on_before_four_times_the_patience():
     handover = Handover(1, Start(1), patience=100, resends=0)
     handover.give(TOKEN, 2, 0, [])
     assert handover.fired((TIMER, 1001), 399, []) is None
-    assert exactly(handover.fired((TIMER, 1001), 400, [])) == exactly(Failed(TOKEN, 2))
+    assert exactly(handover.fired((TIMER, 1001), 400, [])) == exactly(Failed(TOKEN, 2, True))
 
 
 @pytest.mark.parametrize(("resends", "asked_until", "tries"), [(0, 1200, 11), (3, 1200, 14), (0, 5000, 11)])

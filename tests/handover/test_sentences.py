@@ -126,7 +126,7 @@ def test_an_offer_that_nobody_answers_fails_and_its_late_acceptance_changes_noth
     while outcome is None:
         stage.lose()
         outcome = stage.fire(1)
-    assert outcome == Failed(TOKEN, 2)
+    assert outcome == Failed(TOKEN, 2, True)
     stage.give(1, to=3)
     stage.again(offer)
     assert stage.flying[-1].kind == "Accept"
@@ -271,7 +271,7 @@ def test_an_early_offer_that_nobody_answers_fails_before_the_release(stage: Stag
     while outcome is None:
         stage.lose()
         outcome = stage.fire(1)
-    assert outcome == Failed(TOKEN, 2)
+    assert outcome == Failed(TOKEN, 2, True)
     assert stage.nodes[1].idle
 
 
@@ -315,7 +315,7 @@ def test_in_three_steps_a_sender_without_an_acceptance_keeps_the_token(stage: St
         assert stage.fire(1) is None
     assert stage.now == 500_000_000  # the waits do not grow
     stage.deliver()
-    assert stage.fire(1) == Failed(TOKEN, 2)
+    assert stage.fire(1) == Failed(TOKEN, 2, True)
     assert stage.deliver() is None  # the late ACCEPT, in silence
     assert not stage.flying
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import pytest
 
 from softmutex.core.events import SECOND
-from softmutex.sim import Scenario, TokenLoss, simulate
+from softmutex.sim import Scenario, TokenLoss, nemesis, simulate
+from softmutex.sim.faults import Churn, DeadLink, Kill, Partition
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -53,3 +54,89 @@ def test_a_token_that_moves_as_fast_as_the_questions_after_it_is_not_lost(seed: 
     result = simulate(crowd.but(duration_s=10.0, settle_s=60.0))
     assert result.violations == []
     assert result.generated == 1
+
+
+BOUNDED = Scenario(bound_s=10.0, duration_s=60.0, settle_s=40.0, delay_s=0.01)
+CUT = Partition(20.0, 45.0, 0.43, target="holder")
+STORIES = {
+    # A leaver named the token's place before it passed it on: who looked there made another one.
+    "a leaver tells where its token went when it is there": Scenario(
+        nodes=60, op_s=0.2, delay_s=0.05, duration_s=180.0, settle_s=60.0, seed=3, faults=(Churn(0.3),)
+    ),
+    # "It is on its way to you" was no reason to wait, for the one that was asked for by then had changed its mind.
+    "what is on its way to the asker exists": Scenario(
+        nodes=5,
+        op_s=0.005,
+        delay_s=0.01,
+        jitter=0.9,
+        demand="poisson:60",
+        duration_s=50.0,
+        settle_s=20.0,
+        seed=37,
+        changes_mind=0.3,
+    ),
+    # A late answer of one stage counted as a vote in the next one.
+    "an answer counts for its stage": Scenario(
+        nodes=5,
+        op_s=0.005,
+        delay_s=0.01,
+        jitter=0.9,
+        demand="poisson:60",
+        duration_s=50.0,
+        settle_s=20.0,
+        seed=37,
+        changes_mind=0.3,
+        duplication=0.5,
+    ),
+    # Who could not reach the home took it for dead, and made eighteen tokens.
+    "a dead link is no dead node": BOUNDED.but(
+        nodes=5, op_s=0.01, demand="poisson:2", duration_s=120.0, seed=8, faults=(DeadLink(10.0, 110.0, "waiter"),)
+    ),
+    # Each grant of a parked token renewed its lease.
+    "a holder that is cut off with its parked token stops": BOUNDED.but(
+        nodes=5,
+        op_s=0.05,
+        demand="poisson:3",
+        duration_s=90.0,
+        seed=5,
+        faults=(Partition(20.0, 80.0, 0.001, target="holder"),),
+    ),
+    # The watcher was on the holder's side, and both went on.
+    "the smaller side stops with its watcher": BOUNDED.but(
+        nodes=7, op_s=0.05, seed=6, ids="random", place=120_000_000, faults=(CUT,)
+    ),
+    "of two halves one stops": BOUNDED.but(
+        nodes=6, op_s=0.5, seed=5, faults=(Partition(20.0, 45.0, 0.5, target="holder"),)
+    ),
+    # Nobody's answer came within a window of fixed length, and eighteen requests were never served.
+    "a round trip of a second is no silence": Scenario(
+        nodes=9, op_s=2.0, delay_s=0.4, duration_s=900.0, settle_s=300.0, seed=4, faults=(Kill(23.0, "holder"),)
+    ),
+    # A token that came back proved its hand-over, and that was forgotten when it was not taken: nobody saw to it.
+    "what is proved by a token that is refused is not forgotten": Scenario(
+        nodes=3, op_s=0.003, delay_s=0.002, jitter=0.9, demand="poisson:20", duration_s=400.0, seed=3, changes_mind=0.5
+    ),
+    # A leaver that still waited put itself into its token's queue; its heir refused the token for that, at once, again.
+    "a leaver waits for nothing": nemesis.draw(2, (2, 16)),
+    # A short life that was the next home held everybody's promises when it was gone.
+    "what was promised to the departed is free": nemesis.draw(7, (2, 16)),
+    # A parked token with a stranger in its queue was reported, answered and reported at once, doubled each time.
+    "a stranger in the queue makes no storm": nemesis.draw(17, (2, 16)),
+    # An answer to an older question was taken for a quick one, and then everything was late.
+    "a replayed answer is no quick round trip": nemesis.draw(50, (2, 16)),
+}
+
+
+@pytest.mark.parametrize("told", STORIES)
+def test_what_was_repaired_stays_repaired(told: str):
+    result = simulate(STORIES[told])
+    assert result.violations == []
+    if not STORIES[told].faults:
+        assert max(result.waits) < 5 * SECOND
+
+
+@pytest.mark.parametrize(("nodes", "op_s", "most"), [(280, 1.0, 11.0), (30, 60.0, 75.0), (60, 20.0, 42.0)])
+def test_the_price_of_a_turn_hardly_grows_with_its_length(nodes: int, op_s: float, most: float):
+    """501 messages an acquisition, with turns of a minute: all asked again and again, and the beats never slowed."""
+    crowd = Scenario(nodes=nodes, op_s=op_s, delay_s=0.02, duration_s=3 * nodes * op_s)
+    assert simulate(crowd).messages_per_acquisition < most

@@ -9,6 +9,7 @@ from typing import Any
 
 from softmutex.core.algorithms.wandering import Wandering
 from softmutex.core.events import (
+    CallRoll,
     CancelTimer,
     Event,
     Fired,
@@ -19,6 +20,7 @@ from softmutex.core.events import (
     MembersChanged,
     NodeId,
     Note,
+    Overlapped,
     Received,
     Released,
     Requested,
@@ -26,6 +28,7 @@ from softmutex.core.events import (
     SetTimer,
     Slept,
     Started,
+    Suspect,
     TimerName,
     Withdrawn,
     from_seconds,
@@ -51,9 +54,10 @@ class Stage:
         self.sent: Counter[str] = Counter()
         self.granted: list[tuple[NodeId, int]] = []
         self.lost: list[tuple[NodeId, str]] = []
+        self.orders: list[tuple[NodeId, CallRoll | Overlapped]] = []
         self.notes: list[tuple[NodeId, Note]] = []
         self.holding: dict[NodeId, int] = {}
-        self._heap: list[tuple[Instant, int, NodeId, Event | TimerName]] = []
+        self._heap: list[tuple[Instant, int, NodeId, Event | TimerName | NodeId]] = []
         self._order = 0
         for node in list(self.members):
             self.add(node, founder and node == 1)
@@ -97,10 +101,15 @@ class Stage:
                     self.lost.append((node, reason))
                 case Note():
                     self.notes.append((node, effect))
+                case Suspect(of):
+                    if of not in self.machines and of in self.members:
+                        self._push(self.now + 2 * DELAY, node, of)  # its host refuses
+                case CallRoll() | Overlapped():
+                    self.orders.append((node, effect))
                 case _:
                     self.notes.append((node, Note(None, detail="depart")))  # type: ignore[arg-type]
 
-    def _push(self, at: Instant, node: NodeId, what: Event | TimerName) -> None:
+    def _push(self, at: Instant, node: NodeId, what: Event | TimerName | NodeId) -> None:
         self._order += 1
         heappush(self._heap, (at, self._order, node, what))
 
@@ -111,6 +120,9 @@ class Stage:
             self.now = at
             if isinstance(what, Received):
                 self.tell(node, what)
+            elif isinstance(what, int):
+                if what in self.members:
+                    self.news(left=(what,))
             elif self.timers.get((node, what)) == at:  # type: ignore[arg-type]
                 del self.timers[node, what]  # type: ignore[arg-type]
                 self.tell(node, Fired(what))  # type: ignore[arg-type]

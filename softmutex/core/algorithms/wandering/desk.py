@@ -33,6 +33,7 @@ from softmutex.core.events import (
     Note,
     Send,
     SetTimer,
+    Suspect,
     Ticket,
     TimerName,
     Token,
@@ -81,6 +82,7 @@ class Desk:
         "out",
         "rng",
         "rto",
+        "silent",
         "suspects",
         "woke_at",
     )
@@ -98,6 +100,7 @@ class Desk:
         self.best: dict[int, Place] = {}  # the best sighting of each slot
         self.learned_at: dict[int, Instant] = {}  # when this node heard of it
         self.suspects: dict[NodeId, Instant] = {}  # silent ones, and until when they are passed over
+        self.silent: dict[NodeId, None] = {}  # the group says so: they count, and are passed over
         self.woke_at: Instant = -SECOND
         self.heard: dict[NodeId, Instant] = {}  # who spoke last, and when
         self.gone: dict[NodeId, None] = {}  # the last that left: nobody else may know yet
@@ -143,7 +146,8 @@ class Desk:
     def homes(self, count: int, but: NodeId = NOBODY) -> tuple[NodeId, ...]:
         """The first members of the ring that are not under suspicion; all count when all are."""
         near = [node for node in self.ring() if node != but]
-        trusted = [node for node in near if self.suspects.get(node, 0) <= self.now]
+        silent = self.silent
+        trusted = [node for node in near if self.suspects.get(node, 0) <= self.now and node not in silent]
         return tuple((trusted or near)[:count])
 
     @property
@@ -170,12 +174,15 @@ class Desk:
             del heard[min(heard, key=heard.__getitem__)]
         if self.suspects:
             self.suspects.pop(node, None)
+        if self.silent:
+            self.silent.pop(node, None)
 
     def changed(self, joined: Sequence[NodeId], left: Sequence[NodeId]) -> None:
         for node in joined:
             self.gone.pop(node, None)  # it was only silent
         for node in left:
             self.suspects.pop(node, None)
+            self.silent.pop(node, None)
             self.heard.pop(node, None)
             self.gone[node] = None
         while len(self.gone) > GONE:
@@ -213,6 +220,15 @@ class Desk:
         known = self.best.get(slot)
         return max(FIRST_EPOCH if known is None else known.epoch + 1, self.now // SECOND)
 
+    def suspicious(self, node: NodeId) -> None:
+        """It does not answer: the group finds out whether it is dead, silent, or within reach by way of another."""
+        if node not in (NOBODY, self.me) and self.is_member(node):
+            self.out.append(Suspect(node))
+
+    def late_answer(self, since: Instant) -> None:
+        """To a question that was repeated: whose answer it is nobody knows (Karn), but patience was too short."""
+        self.rto = max(self.rto, min(2 * self.rto, self.now - since, RTO_MOST))
+
     def measured(self, round_trip: Duration) -> None:
         """Jacobson's estimate, over all peers: a time-out that is right for the slowest of them is right."""
         if self._round_trip < 0:
@@ -220,7 +236,10 @@ class Desk:
         else:
             self._deviation += (abs(round_trip - self._round_trip) - self._deviation) // 4
             self._round_trip += (round_trip - self._round_trip) // 8
-        self.rto = min(max(self._round_trip + 4 * self._deviation, RTO_LEAST), RTO_MOST)
+        usual = self._round_trip + max(
+            4 * self._deviation, self._round_trip // 2
+        )  # the deviation may shrink to nothing
+        self.rto = min(max(usual, RTO_LEAST), RTO_MOST)
 
     def random_others(self, count: int) -> list[NodeId]:
         """Different members, not this one; fewer when there are not so many, or luck has it."""

@@ -4,12 +4,15 @@ Whoever has a reason to believe that a token is lost (its watcher, a waiter whom
 of touch) does not know it. The naive way, a time-out that makes a token, doubles it whenever the network is slow. So:
 
     near   ask who had it last, and the homes               one of them has it ---> found, nothing is made
-      |    (and whoever they name, along the chain)
+      |    (and whoever they name, along the chain)         one of them hears its holder ---> later again
     wide   ask also random others, with a ballot            promised to somebody else ---> back off, later again
-      |                                                     too few answer ---> isolated: `when_isolated` decides
+      |
+    all    ask everybody, in batches                        too few answer ---> isolated: `when_isolated` decides
+      |
     make   a token of an epoch above all that was heard of
 
-S1  A token is made only where no node that answered has one of the slot, or was passing one to a node that answered.
+S1  A token is made only where all members were asked, and none that answered has one of the slot, hears the holder
+    of one, or was passing one to a node that answered, this one included. An answer counts for its stage only.
 S2  A node promises the ballot of a slot to one inquirer at a time (`PROMISE` long): of several inquirers at once,
     those whose samples meet in one node, and all samples hold the homes, make one token.
 S3  The epoch made is above every epoch that the asker and those who answered know.
@@ -24,8 +27,17 @@ from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of, rank, same_token
 from softmutex.core.algorithms.wandering.messages import Place, Presence, Probe, Sight
-from softmutex.core.algorithms.wandering.settings import FRESH, PROBES, PROMISE, SAMPLE, SLACK
+from softmutex.core.algorithms.wandering.settings import (
+    BATCH,
+    FRESH,
+    PROBES,
+    PROMISE,
+    PROMISE_TRIPS,
+    SAMPLE,
+    SUSPICION,
+)
 from softmutex.core.events import (
+    NOBODY,
     SECOND,
     Duration,
     FactKind,
@@ -43,11 +55,28 @@ if TYPE_CHECKING:
 PROBE_LEAST: Final = SECOND // 20  # a probe may come at a bad moment; 1 + 2 + 3 + 4 of these are patient enough
 FEW: Final = 2  # probes to one of many: it is no loss if some do not answer
 GIVEN_UP: Final = PROBES + 1
+WAIT_FOR_HOME: Final = 4 * SECOND  # whom others call silent, and the group does not tell of
 OUT_OF_SIGHT: Final = 5 * SECOND  # a doubted token waits so long for one whose holder is no member here
 
 
 class Inquiry:
-    __slots__ = ("asked", "between", "heir", "news", "number", "refused", "sent_at", "slot", "tries", "why", "wide")
+    __slots__ = (
+        "asked",
+        "began",
+        "between",
+        "everybody",
+        "heir",
+        "news",
+        "number",
+        "pending",
+        "refused",
+        "sent_at",
+        "slot",
+        "tries",
+        "unasked",
+        "why",
+        "wide",
+    )
 
     def __init__(self, slot: int, why: str, number: int) -> None:
         self.slot = slot
@@ -59,18 +88,23 @@ class Inquiry:
         self.between = False  # somebody has one that is doubted, or should be
         self.refused = False  # somebody promised the ballot to another
         self.heir: NodeId = 0  # to whom somebody says it is passing the token
+        self.began: Instant = 0  # this stage
         self.sent_at: Instant = 0
         self.tries = 0  # rounds of probes in this stage
+        self.pending = 0  # asked in this round, and not answered
+        self.everybody = False  # is asked, in this stage
+        self.unasked: list[NodeId] = []  # who comes in a later batch
 
 
 class Inquirer:
-    __slots__ = ("inquiries", "isolated", "machine", "promises", "since")
+    __slots__ = ("inquiries", "isolated", "machine", "promises", "since", "waited_for")
 
     def __init__(self, machine: Wandering) -> None:
         self.machine = machine
         self.inquiries: dict[int, Inquiry] = {}
         self.promises: dict[int, tuple[NodeId, Instant]] = {}  # slot -> who may make a token, until when
         self.isolated = False
+        self.waited_for: dict[NodeId, Instant] = {}  # a home that another wants to stand in for, since when
         self.since: Instant = 0  # when this node began to listen
 
     @property
@@ -113,7 +147,7 @@ class Inquirer:
     # --- asking ------------------------------------------------------------------------------------------------------
 
     def _add(self, inquiry: Inquiry, node: NodeId, tries: int = 0) -> None:
-        if node not in (0, self.desk.me) and len(inquiry.asked) < 4 * SAMPLE and self.desk.is_member(node):
+        if node not in (0, self.desk.me) and self.desk.is_member(node):
             inquiry.asked.setdefault(node, tries)
 
     def _widen(self, inquiry: Inquiry) -> None:
@@ -122,9 +156,9 @@ class Inquirer:
         inquiry.tries = 0
         for node in desk.homes(2):
             self._add(inquiry, node)
-        everybody = len(desk.members) <= 4 * SAMPLE  # a small group is asked whole, and nobody's silence counts lightly
-        for node in desk.random_others(4 * SAMPLE if everybody else SAMPLE):
-            self._add(inquiry, node, 0 if everybody else PROBES - FEW)
+        inquiry.everybody = len(desk.members) <= 4 * SAMPLE  # a small group is asked whole
+        for node in desk.random_others(4 * SAMPLE if inquiry.everybody else SAMPLE):
+            self._add(inquiry, node, 0 if inquiry.everybody else PROBES - FEW)
         if not self._promise(inquiry.slot, desk.me):
             inquiry.refused = True
 
@@ -134,17 +168,24 @@ class Inquirer:
         seat = self.machine.seats.by_slot.get(inquiry.slot)
         rival = place_of(seat.token, desk.me) if seat is not None else None
         overlap = seat is not None and seat.using is not None
-        pending = False
-        if seat is not None and seat.doubt and desk.now - seat.doubted_at > SLACK:
+        inquiry.pending = 0
+        if inquiry.wide:
+            self._promise(inquiry.slot, desk.me)  # ours is renewed as well
+        if seat is not None and seat.doubt and desk.now - seat.doubted_at > self.machine.watch.slack:
             self.machine.seats.tell(seat, LostReason.LEASE)  # it takes too long to find out
         for node, tries in inquiry.asked.items():
             if 0 <= tries < PROBES:
                 inquiry.asked[node] = tries + 1
-                pending = True
+                inquiry.pending += 1
+                if tries > 1 or (tries and not inquiry.everybody):
+                    desk.suspicious(node)
                 ballot = desk.next_epoch(inquiry.slot) if inquiry.wide else 0
                 desk.post(node, Probe(inquiry.number, inquiry.slot, ballot, rival, overlap))
-        if pending:
+            elif tries == PROBES:
+                inquiry.asked[node] = GIVEN_UP
+        if inquiry.pending:
             inquiry.sent_at = desk.now
+            inquiry.began = inquiry.began or desk.now
             inquiry.tries += 1
             desk.timer(("probe", inquiry.slot), desk.now + inquiry.tries * max(desk.rto, PROBE_LEAST))
         else:
@@ -190,23 +231,50 @@ class Inquirer:
         if probe.rival is not None:
             self._meet(sender, probe.rival, probe.overlap)
         free = True
+        if not probe.ballot and self.promises.get(slot, (0, 0))[0] == sender:
+            del self.promises[slot]
         if probe.ballot:
-            free = self._promise(slot, sender)
+            free = self._is_next(slot, sender) and self._promise(slot, sender)
         seats = self.machine.seats
         presence = seats.presence(slot)
         place = desk.best.get(slot)
-        if presence is Presence.PASSING:
+        heard_of = self.machine.registrar.heard_of(slot)
+        if presence is Presence.ABSENT and heard_of is not None and heard_of.holder != sender:
+            presence, place = Presence.WATCHED, heard_of
+        elif presence is Presence.PASSING:
             seat = seats.by_slot[slot]
             place = place_of(seat.token._replace(hop=seat.token.hop + 1), seat.invited)
         elif presence is not Presence.ABSENT:
             place = place_of(seats.by_slot[slot].token, desk.me)
         desk.post(sender, Sight(probe.number, slot, place, presence, free))
 
+    def _release(self, inquiry: Inquiry) -> None:
+        """What was promised to us is of no use."""
+        for node, tries in inquiry.asked.items():
+            if tries < 0:
+                self.desk.post(node, Probe(inquiry.number, inquiry.slot, 0, None, False))
+
+    def _is_next(self, slot: int, node: NodeId) -> bool:
+        """Only the first home makes tokens, as long as it is there."""
+        home = self.desk.home
+        if home in (node, NOBODY) or not self.desk.is_member(node):
+            return True
+        if home == self.desk.me:
+            self.start(slot, "somebody else looks for it")
+            return False
+        self.desk.suspicious(home)
+        since = self.waited_for.get(home, 0)
+        if not since or self.desk.now - since > SUSPICION:
+            self.waited_for = {home: self.desk.now}
+        elif self.desk.now - since > WAIT_FOR_HOME and self.desk.heard.get(home, 0) < since:
+            return True
+        return False
+
     def _promise(self, slot: int, node: NodeId) -> bool:
         holder, until = self.promises.get(slot, (node, 0))
         if holder != node and until > self.desk.now:
             return False
-        self.promises[slot] = (node, self.desk.now + PROMISE)
+        self.promises[slot] = (node, self.desk.now + max(PROMISE, PROMISE_TRIPS * self.desk.rto))
         return True
 
     def _meet(self, sender: NodeId, rival: Place, overlap: bool) -> None:
@@ -236,14 +304,20 @@ class Inquirer:
                 desk.post(known.holder, Sight(0, place.slot, place, Presence.ABSENT, False))  # it may not pass here
         seat = self.machine.seats.by_slot.get(sight.slot)
         if sight.number == 0:
-            if seat is not None and not seat.giving and not seat.doubt and desk.outranked(seat.token) is not None:
+            if sight.presence is Presence.DOUBTED and seat is not None and not seat.giving:
+                self.doubt(seat)  # who watches over it reaches too few to go on doing so
+            elif seat is not None and not seat.giving and not seat.doubt and desk.outranked(seat.token) is not None:
                 self.doubt(seat)
             return
         inquiry = self.inquiries.get(sight.slot)
         if inquiry is None or inquiry.number != sight.number or sender not in inquiry.asked:
             return
-        if inquiry.asked[sender] == 1:
+        tries = inquiry.asked[sender]
+        if tries == 1:
             desk.measured(desk.now - inquiry.sent_at)
+        elif tries > 1:
+            desk.late_answer(inquiry.began)
+        inquiry.pending -= 0 < tries <= PROBES
         inquiry.asked[sender] = -1
         inquiry.news = inquiry.news or (news and inquiry.wide)
         if sight.presence in (Presence.PARKED, Presence.IN_USE) and place is not None:
@@ -257,8 +331,13 @@ class Inquirer:
                 self._found(inquiry, place, sight.presence)
                 return
             # Else it has the weaker one: our probe told it so.
-        elif sight.presence is Presence.DOUBTED:
+        elif sight.presence is Presence.WATCHED and place is not None and self._yields_to(seat, place):
+            self._found(inquiry, place, Presence.IN_USE)
+            return
+        elif sight.presence in (Presence.DOUBTED, Presence.WATCHED):
             inquiry.between = True
+        elif sight.presence is Presence.PASSING and place is not None and place.holder == desk.me:
+            inquiry.between = True  # it comes to us, or goes back
         elif place is not None and place.holder not in (desk.me, sender) and place == desk.best.get(place.slot):
             # An older sighting than the best is a cold trail.
             if sight.presence is Presence.PASSING:
@@ -269,14 +348,22 @@ class Inquirer:
                     self._probe_one(inquiry, place.holder)
         if not sight.free:
             inquiry.refused = True
-        if all(tries < 0 or tries == GIVEN_UP for tries in inquiry.asked.values()):
+        if not inquiry.pending:
             self._end_of_stage(inquiry)
+
+    def _yields_to(self, seat: Seat | None, place: Place) -> bool:
+        """Ours is the weaker one, and the other one lives."""
+        if seat is None or self.machine.seats.presence(seat.token.slot) is Presence.PASSING:
+            return False
+        own = place_of(seat.token, self.desk.me)
+        return not same_token(own, place) and rank(place) > rank(own)
 
     def _probe_one(self, inquiry: Inquiry, node: NodeId) -> None:
         seat = self.machine.seats.by_slot.get(inquiry.slot)
         rival = place_of(seat.token, self.desk.me) if seat is not None else None
         ballot = self.desk.next_epoch(inquiry.slot) if inquiry.wide else 0
         inquiry.asked[node] = 2  # counts as a repetition: its round trip is not the one of the others
+        inquiry.pending += 1
         overlap = seat is not None and seat.using is not None
         self.desk.post(node, Probe(inquiry.number, inquiry.slot, ballot, rival, overlap))
 
@@ -286,11 +373,15 @@ class Inquirer:
         desk = self.desk
         if not inquiry.wide:
             near = set(inquiry.asked)
+            inquiry.number += 1  # what still comes of the near stage is no ballot
+            inquiry.began = 0
             self._widen(inquiry)
             for node, tries in inquiry.asked.items():
                 # Those who answered are asked for the ballot, those who did not are given up.
                 inquiry.asked[node] = 0 if tries < 0 else GIVEN_UP if node in near else tries
             self._probe(inquiry)
+            return
+        if self._goes_on(inquiry):
             return
         slot = inquiry.slot
         answers = sum(tries < 0 for tries in inquiry.asked.values())
@@ -303,14 +394,13 @@ class Inquirer:
         moves = inquiry.news or heir_is_well or self._is_ahead(inquiry)
         if self._gives_way(seat, moves) if seat is not None else moves or inquiry.between:
             self._again(inquiry, SECOND // 4)  # it was on its way just now, or somebody who has it finds out more
-        elif self._cut_off(answers, len(inquiry.asked)):
+        elif self._cut_off(inquiry, answers):
             self._isolated(inquiry)
         elif inquiry.refused and seat is None:
             if self.promises.get(slot, (0, 0))[0] == desk.me:
                 del self.promises[slot]
-            # Longer than a promise lasts, or two inquirers would renew theirs for ever. Homes come first.
-            first = desk.home == desk.me
-            self._again(inquiry, PROMISE * 4 // 3 if first else round(PROMISE * (2 + 2 * desk.rng.random())))
+            self._release(inquiry)  # or two inquirers would renew theirs for ever
+            self._again(inquiry, SECOND // 2 if desk.home == desk.me else round(SECOND * (1 + desk.rng.random())))
         elif desk.alone and desk.now - self.since < from_seconds(desk.options.listen):
             self._again(inquiry, from_seconds(desk.options.listen) - (desk.now - self.since))
         else:
@@ -323,6 +413,31 @@ class Inquirer:
             else:
                 self.machine.regenerate(slot, inquiry.why)
                 self.machine.ghosts.haunt(slot, silent)
+
+    def _goes_on(self, inquiry: Inquiry) -> bool:
+        """A sample found nothing: ask all the others, batch by batch."""
+        if not inquiry.everybody and not (inquiry.between or inquiry.refused):
+            inquiry.everybody = True
+            inquiry.unasked = [node for node in self.desk.members if node not in inquiry.asked]
+        if not inquiry.unasked:
+            return False
+        inquiry.tries = inquiry.began = 0
+        for node in inquiry.unasked[:BATCH]:
+            self._add(inquiry, node, PROBES - FEW)
+        del inquiry.unasked[:BATCH]
+        self._probe(inquiry)
+        return True
+
+    def departed(self, node: NodeId) -> None:
+        """It is known to be gone: its silence says nothing, and what was promised to it is free."""
+        for slot in [slot for slot, (holder, _) in self.promises.items() if holder == node]:
+            del self.promises[slot]
+        for inquiry in list(self.inquiries.values()):
+            tries = inquiry.asked.pop(node, 0)
+            if 0 < tries <= PROBES:
+                inquiry.pending -= 1
+                if not inquiry.pending:
+                    self._end_of_stage(inquiry)
 
     def _is_ahead(self, inquiry: Inquiry) -> bool:
         """The trail leads to a node that was not asked any more: the token moves as fast as the questions do."""
@@ -367,9 +482,13 @@ class Inquirer:
             self.machine.waiter.ask()
         desk.trust(place.holder)
 
-    def _cut_off(self, answers: int, asked: int) -> bool:
-        """Fewer than half of those asked, this node among them, can be reached."""
-        return 2 * (answers + 1) < asked + 1
+    def _cut_off(self, inquiry: Inquiry, answers: int) -> bool:
+        """Not more than half of those asked, this node among them, can be reached; of two halves one goes on."""
+        there, all_of_them = 2 * (answers + 1), len(inquiry.asked) + 1
+        if there != all_of_them or self.desk.options.when_isolated == "proceed":
+            return there < all_of_them
+        first = next(self.desk.ring(), self.desk.me)
+        return first != self.desk.me and inquiry.asked.get(first) != -1
 
     def _isolated(self, inquiry: Inquiry) -> None:
         desk = self.desk

@@ -79,8 +79,8 @@ class Wandering(Algorithm):
         "ghosts",
         "handover",
         "inquirer",
-        "leaving",
         "ledger",
+        "lingers_until",
         "mismatches",
         "reckoning",
         "registrar",
@@ -106,6 +106,7 @@ class Wandering(Algorithm):
         self.skip: Duration = max(from_seconds(skip), SECOND // 1000)
         self.mismatches: list[int] = []
         self.depart_said = False
+        self.lingers_until: Instant = 0
 
     @classmethod
     def holds_of_one_node(cls, options: Mapping[str, Any]) -> int:
@@ -161,8 +162,14 @@ class Wandering(Algorithm):
                 self._woke()
             case Leaving():
                 self._leave()
-            case Silenced() | Returned() | Reach():
-                pass  # it finds out by itself
+            case Returned(node):
+                self.desk.silent.pop(node, None)
+                self._tell_of_tokens(node)
+            case Silenced(node):
+                self.desk.silent[node] = None
+                self.waiter.departed(node)
+            case Reach(level):
+                self.registrar.reaches(level)
 
     def _woke(self) -> None:
         """Whatever was here may have been replaced, and so may what was sent here meanwhile."""
@@ -189,6 +196,7 @@ class Wandering(Algorithm):
 
     def _message(self, sender: NodeId, message: Message) -> None:
         self.desk.trust(sender)
+        self.waiter.heard(sender)
         if sender in self.ghosts.nodes:
             self.ghosts.answer(sender)
         match message:
@@ -238,6 +246,8 @@ class Wandering(Algorithm):
                 self.ghosts.fired()
             case ("case", number):
                 self.reckoning.fired(number)
+            case "linger":
+                pass  # `_try_to_depart` looks at each event
             case ("walk", slot):
                 self.seats.walk(slot)
             case ("invite", slot):
@@ -274,8 +284,8 @@ class Wandering(Algorithm):
                 self.seats.take(token, sender)
             case Passed(token, to):
                 self.seats.passed(token, to)
-            case Failed(token, to):
-                self.seats.failed(token, to)
+            case Failed(token, to, is_silent):
+                self.seats.failed(token, to, is_silent)
             case Gone(token, to):
                 self.seats.gone(token, to)
             case None:
@@ -304,11 +314,11 @@ class Wandering(Algorithm):
         registrar = self.registrar
         returned = tuple(node for node in joined if node in desk.gone)
         desk.changed(joined, left)
-        for node in returned:  # it was only silent, and may have been on the other side of a divided group
-            for slot, best in desk.best.items():
-                desk.post(node, Sight(0, slot, best, Presence.ABSENT, False))
+        for node in returned:
+            self._tell_of_tokens(node)
         for node in left:
             self.ghosts.forget(node)
+            self.inquirer.departed(node)
             registrar.departed(node)
             self.waiter.departed(node)
             for outcome in self.handover.departed(node, desk.out):
@@ -321,6 +331,11 @@ class Wandering(Algorithm):
             self._missed()
         if joined and self.waiter.asked is not None and len(desk.members) <= len(joined) + 1:
             self.waiter.ask_again()
+
+    def _tell_of_tokens(self, node: NodeId) -> None:
+        """It was only silent, and may have been on the other side of a divided group."""
+        for slot, best in self.desk.best.items():
+            self.desk.post(node, Sight(0, slot, best, Presence.ABSENT, False))
 
     def _missed(self) -> None:
         """A death that the membership tells of before the watch noticed: of the holder, or of the home before us."""
@@ -338,15 +353,12 @@ class Wandering(Algorithm):
 
     def _leave(self) -> None:
         self.seats.leaving = True
+        if self.handover.standing:  # somebody may be about to commit a token to us: it is told that it may keep it
+            self.lingers_until = self.desk.now + 2 * self.desk.rto
+            self.desk.timer("linger", self.lingers_until)
         self.handover.renounce(self.desk.out)
         for seat in list(self.seats.by_slot.values()):
             self.seats.advance(seat)
-        if self.heir == self.desk.me:
-            return
-        if self.registrar.ready or self.registrar.late or self.registrar.posts:
-            self.registrar.hand_over(self.heir)
-        for place in self.ledger.last_seen():
-            self.desk.post(self.heir, Bequest(place, ()))
 
     @property
     def heir(self) -> NodeId:
@@ -355,9 +367,20 @@ class Wandering(Algorithm):
 
     def _try_to_depart(self) -> None:
         held = bool(self.seats.by_slot) and not self.desk.alone
+        held = held or self.desk.now < self.lingers_until
         if not self.depart_said and not held and not self.seats.in_use and self.handover.idle:
             self.depart_said = True
+            self._hand_on()
             self.desk.out.append(Depart())
+
+    def _hand_on(self) -> None:
+        """The tokens have gone before: now it is known where to, and nobody looks for one that is on its way."""
+        if self.heir == self.desk.me:
+            return
+        if self.registrar.ready or self.registrar.late or self.registrar.posts:
+            self.registrar.hand_over(self.heir)
+        for place in self.ledger.last_seen():
+            self.desk.post(self.heir, Bequest(place, ()))
 
     # --- what it shows and checks ------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class Presence(IntEnum):
     IN_USE = 2  # it is here, and A runs
     PASSING = 3  # it is committed to another node, which has not confirmed it
     DOUBTED = 4  # it is here, and its holder finds out whether it was replaced
+    WATCHED = 5  # it is not here, but its holder spoke to this node, and is not overdue
 
 
 Tickets: TypeAlias = Annotated[tuple[Ticket, ...], "<=32"]
@@ -64,6 +65,7 @@ class Seen(NamedTuple):
     place: Place
     lease: Duration
     queue: Tickets
+    sent: Instant = 0  # by the holder's clock; 0: said to who need not answer
 
 
 class Heard(NamedTuple):
@@ -74,6 +76,7 @@ class Heard(NamedTuple):
     hop: Count
     tickets: Tickets
     more: Flag
+    sent: Instant  # as in the SEEN that this answers: the lease counts from then
 
 
 class Probe(NamedTuple):

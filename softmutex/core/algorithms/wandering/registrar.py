@@ -39,7 +39,7 @@ from softmutex.core.algorithms.wandering.settings import (
     SECOND_BEAT,
     SECOND_EXTRA,
 )
-from softmutex.core.events import NOBODY, Instant, NodeId, RequestId, Ticket, Token
+from softmutex.core.events import NOBODY, SECOND, CallRoll, Duration, Instant, Level, NodeId, RequestId, Ticket, Token
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
@@ -48,12 +48,27 @@ if TYPE_CHECKING:
 REGISTER: Final = 1 << 18
 LOW: Final = 4  # tickets that are fed one by one; more are given by the batch
 STEPS: Final = 4
+ROLL_EVERY: Final = 5 * SECOND  # who gives leases calls the roll so often; two messages, where all is well
+ROLL_AGAIN: Final = 2 * SECOND
+DAY: Final = 86_400 * SECOND
 
 
 class Post:
     """What a home knows of one slot's token."""
 
-    __slots__ = ("again", "idle", "lent", "more", "place", "relayed", "second", "until")
+    __slots__ = (
+        "again",
+        "heard_at",
+        "idle",
+        "lent",
+        "more",
+        "place",
+        "relayed",
+        "second",
+        "turned_at",
+        "unsure",
+        "until",
+    )
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -61,19 +76,26 @@ class Post:
         self.lent: dict[NodeId, RequestId] = {}  # tickets that are, or should be, in its queue
         self.more = False  # the holder asks for more when its queue is short
         self.relayed = 0  # times that it was seen
+        self.turned_at: Instant = 0  # when it was first seen in this turn
+        self.unsure: dict[NodeId, None] = {}  # fed since it was last seen
         self.idle = False  # it was parked when it was fed last: the fed should have come at once
+        self.heard_at: Instant = 0  # from the holder itself, for this place; 0: from others, or it passed it on
         self.second = False  # we only hear of it from its first watcher
         self.again = 0  # waiters that asked again since it was last seen
 
 
 class Registrar:
-    __slots__ = ("late", "machine", "posts", "ready", "returned_at")
+    __slots__ = ("called_at", "cut_off", "few", "late", "machine", "posts", "ready", "returned_at", "turn")
 
     def __init__(self, machine: Wandering) -> None:
         self.machine = machine
         self.ready: dict[NodeId, RequestId] = {}
         self.late: dict[NodeId, RequestId] = {}  # had their turn less than the least interval ago
         self.posts: dict[int, Post] = {}
+        self.turn: Duration = 0  # how long one takes, as far as can be seen from here
+        self.called_at: Instant = -DAY  # the roll
+        self.few = False  # it has found too few
+        self.cut_off = False  # ... twice
         self.returned_at: Instant = 0  # tickets that did not reach a holder were last fed again
 
     @property
@@ -130,14 +152,17 @@ class Registrar:
     @property
     def patience(self) -> int:
         waiting = len(self.ready) + len(self.late) + sum(len(post.lent) for post in self.posts.values())
-        return max(PATIENCE, PATIENCE_EACH * waiting)
+        return max(PATIENCE, max(PATIENCE_EACH, self.turn * 5 // 4) * waiting)
 
     def _asked_again(self, post: Post, ticket: Ticket) -> None:
         """The holder was told and did not come: the FEED was lost, or the holder is."""
-        post.again += 1
+        is_well = self.heard_of(post.place.slot) is not None
+        if not is_well or post.idle:
+            post.again += 1
         if (post.again >= 2 or post.idle) and self.desk.options.census:
             self.machine.inquirer.start(post.place.slot, "a waiter was fed to the holder and asks again")
-        self._feed(post, (ticket,))
+        if not is_well or ticket.node in post.unsure:
+            self._feed(post, (ticket,))
         self.desk.post(ticket.node, Queued(ticket.request, self.patience))
 
     def _next(self, count: int) -> tuple[Ticket, ...]:
@@ -191,6 +216,7 @@ class Registrar:
                 self._watch(post, GRACE)
             post.more = len(post.lent) + len(tickets) > low
             post.lent.update(tickets)
+            post.unsure.update(dict.fromkeys(ticket.node for ticket in tickets))
             self._feed(post, tickets)
             if not self.ready and not self.late:
                 break
@@ -247,6 +273,42 @@ class Registrar:
 
     # --- where the tokens are ----------------------------------------------------------------------------------------
 
+    def reaches(self, level: Level) -> None:
+        """A roll call has ended. Who does not reach more than half of the group gives no lease, and takes back those
+        that it gave; of two halves the one with the ring's first member goes on."""
+        first = next(self.desk.ring(), self.desk.me)
+        half = first == self.desk.me or self.desk.now - self.desk.heard.get(first, 0) < ROLL_EVERY
+        few = level is Level.LESS or (level is Level.HALF and not half)
+        if few and not self.few:
+            self.few = True  # on a slow network it may only have been impatient
+            self.called_at = self.desk.now
+            self.desk.out.append(CallRoll(wide=True))
+            return
+        self.cut_off = self.few = few
+        if self.cut_off:
+            for post in self.posts.values():
+                if post.heard_at and post.until:
+                    place = post.place
+                    self.desk.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
+            for seat in list(self.machine.seats.by_slot.values()):
+                if not seat.giving:
+                    self.machine.inquirer.doubt(seat)
+
+    def _may_lend(self) -> bool:
+        """Who watches over a token in use makes sure now and then that it is not cut off itself."""
+        if self.desk.options.when_isolated == "proceed" or self.desk.alone:
+            return True
+        if self.desk.now - self.called_at >= (ROLL_AGAIN if self.cut_off else ROLL_EVERY):
+            self.called_at = self.desk.now
+            self.desk.out.append(CallRoll(wide=self.cut_off))
+        return not self.cut_off
+
+    def heard_of(self, slot: int) -> Place | None:
+        """Where this node hears from, as it should: whoever misses that token cannot reach its holder, that is all."""
+        post = self.posts.get(slot)
+        heard = post is not None and post.heard_at and post.until > self.desk.now
+        return post.place if post is not None and heard and self.desk.is_member(post.place.holder) else None
+
     def seen(self, sender: NodeId, seen: Seen) -> None:
         desk = self.desk
         place = seen.place
@@ -269,22 +331,36 @@ class Registrar:
         if sender != desk.me:
             self.machine.inquirer.seen(place)
         known_parked = not post.until and post.place == place
+        hops = place.hop - post.place.hop
+        if post.heard_at and same_token(post.place, place):
+            took = (desk.now - post.turned_at) // max(hops, 1)
+            if hops:
+                self.turn = took if not self.turn else self.turn + (took - self.turn) // 4
+            elif took > self.turn:
+                self.turn = took
+        if hops or not post.turned_at:
+            post.turned_at = desk.now
+        post.unsure.clear()
         post.place = place
         post.again = 0
         post.idle = post.second = False
+        post.heard_at = 0 if sender == desk.me else desk.now
         post.lent = dict(desk.living(seen.queue))
         if seen.lease:
             self._watch(post, seen.lease)
         else:
             post.until = 0
             desk.cancel(("watch", place.slot))
+        if not self._may_lend():
+            desk.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
+            return
         room = (QUEUE if desk.options.slots == 1 else 1) - len(post.lent)
         tickets = self._next(room)
         post.more = bool(self.ready or self.late or (tickets and (post.more or len(tickets) > LOW)))
         post.lent.update(tickets)
         if tickets and not seen.lease:
             self._watch(post, GRACE)
-        desk.post(sender, Heard(place.slot, place.epoch, place.hop, tickets, post.more))
+        desk.post(sender, Heard(place.slot, place.epoch, place.hop, tickets, post.more, seen.sent))
         if sender != desk.me and desk.options.watchers > 1:
             self._relay(post, seen, known_parked)
 
@@ -293,7 +369,7 @@ class Registrar:
         post.relayed += 1
         if post.relayed % SECOND_BEAT != 1 and (seen.lease or known_parked):
             return
-        lease = seen.lease and seen.lease + SECOND_EXTRA
+        lease = SECOND_BEAT * seen.lease
         for node in self.desk.homes(2 if lease else 3):
             if node not in (self.desk.me, seen.place.holder):
                 self.desk.post(node, Seen(seen.place, lease, seen.queue))
@@ -306,6 +382,8 @@ class Registrar:
             post = self.posts[place.slot] = Post(place)
         elif same_token(post.place, place) and place.hop < post.place.hop:
             return
+        if post.place != place:
+            post.heard_at = 0
         post.place = place
         post.lent = dict(self.desk.living(seen.queue))
         if seen.lease:
@@ -325,6 +403,7 @@ class Registrar:
             if post is None:
                 post = self.posts[place.slot] = Post(place)
             post.place = place
+            post.heard_at = 0
             post.lent = dict(token.queue)
             post.more = token.escort.more
             first = self.desk.me == token.escort.watch[0] if token.escort.watch else True
@@ -352,6 +431,7 @@ class Registrar:
                 return
             post = self.posts[place.slot] = Post(place)
         post.place = place
+        post.heard_at = 0
         post.again = 0
         if presence is Presence.PARKED and not post.lent:
             post.until = 0

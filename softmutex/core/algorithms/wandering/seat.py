@@ -6,7 +6,8 @@ Notes only: `seats.py` decides who may use it, `invitations.py` who is asked ear
 from __future__ import annotations
 
 from softmutex.core.algorithms.wandering.ledger import Visit
-from softmutex.core.events import NOBODY, Instant, RequestId, Ticket, Token
+from softmutex.core.algorithms.wandering.settings import BEAT
+from softmutex.core.events import NOBODY, Duration, Instant, RequestId, Ticket, Token
 
 
 class Seat:
@@ -14,15 +15,18 @@ class Seat:
 
     __slots__ = (
         "arrived",
+        "asked_pace",
         "came_at",
         "doubt",
         "doubted_at",
+        "given_for",
         "giving",
         "granted_at",
         "heard_at",
         "invite_set",
         "invited",
         "late",
+        "pace",
         "parked",
         "plain",
         "quiet_until",
@@ -56,10 +60,13 @@ class Seat:
         self.plain = NOBODY  # who did not stand for its ticket
         self.retry: Ticket | None = None  # for which the token was committed at once
         self.unanswered: list[Ticket] = []  # added here, and not told yet
+        self.given_for: Ticket | None = None  # whose turn it is to be
         self.giving = False  # offered for good, perhaps committed
         self.late: tuple[Ticket, ...] = ()  # came while it was being given away
         self.doubt = False  # it may have been replaced
         self.heard_at: Instant = now - token.escort.unseen  # when its watchers heard of it last
+        self.pace: Duration = BEAT  # of the beats; the lease that the last answered one gave is a SLACK longer
+        self.asked_pace: Duration = BEAT  # of the beat that is not answered yet
         self.sent_at: Instant = 0  # the beat that is not answered yet; 0: none
         self.tries = 0
         self.quiet_until: Instant = 0  # the watchers know that it is parked here, and expect no word before

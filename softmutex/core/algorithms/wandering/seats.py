@@ -26,7 +26,7 @@ from softmutex.core.algorithms.wandering.invitations import Invitations
 from softmutex.core.algorithms.wandering.ledger import Visit
 from softmutex.core.algorithms.wandering.messages import Bequest, Place, Presence, Queued
 from softmutex.core.algorithms.wandering.seat import Seat
-from softmutex.core.algorithms.wandering.settings import FRESH, PATIENCE, QUEUE
+from softmutex.core.algorithms.wandering.settings import BEAT, FRESH, PATIENCE, QUEUE
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     NOBODY,
@@ -49,11 +49,12 @@ if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
 
 STALE = SECOND  # after waking up: what comes may have been sent long before
+ATTEMPTS = 3  # to reach who does not answer; meanwhile the group may have found a way
 LOW = 1  # tickets left in a token when its holder asks for more
 
 
 class Seats:
-    __slots__ = ("by_slot", "handover", "invitations", "leaving", "machine", "orphans", "passed_at")
+    __slots__ = ("by_slot", "handover", "invitations", "leaving", "machine", "orphans", "passed_at", "unreached")
 
     def __init__(self, machine: Wandering, handover: Handover) -> None:
         self.machine = machine
@@ -62,6 +63,7 @@ class Seats:
         self.by_slot: dict[int, Seat] = {}
         self.orphans: dict[RequestId, tuple[Visit, Place]] = {}  # holds whose token was discarded while A ran
         self.leaving = False
+        self.unreached: dict[NodeId, int] = {}  # who did not answer our offers, how often
         self.passed_at: Instant = 0  # when a token was last committed at once
 
     @property
@@ -135,7 +137,7 @@ class Seats:
         room = QUEUE - len(queue)
         if new[:room]:
             seat.token = seat.token._replace(queue=(*queue, *new[:room]))
-            if seat.unheard and seat.using is not None and not seat.doubt:
+            if seat.unheard and not seat.sent_at and seat.using is not None and not seat.doubt:
                 self.machine.watch.beat(seat)  # from now on it is missed
         return (*new[room:], *strangers)
 
@@ -227,8 +229,10 @@ class Seats:
         seat.row += 1
         if seat.parked:
             seat.parked = False
-            seat.unheard = True
-            seat.heard_at = self.desk.now  # nobody expected to hear of it
+            if not seat.unheard:
+                seat.unheard = True
+                seat.pace = BEAT
+                seat.heard_at = self.desk.now  # nobody expected to hear of it until now, and from now on they do
             self.machine.watch.began(seat)
         waiter.rest()
         waiter.last_run = self.desk.now
@@ -307,18 +311,19 @@ class Seats:
 
     def _give(self, seat: Seat, to: NodeId, queue: tuple[Ticket, ...], request: RequestId = 0) -> None:
         desk = self.desk
-        if self.machine.waiter.waiting:
+        if self.machine.waiter.waiting and not self.leaving:
             self.queue_self(seat)  # before the token leaves: behind those who are in its queue
             queue = tuple(ticket for ticket in seat.token.queue if ticket.node != to)
         if seat.invited not in (NOBODY, to):
             self.invitations.withdraw(seat)
         self.machine.watch.ended(seat)
         # A beat that was sent just now will have been heard; if not, the watchers' probes find the next holder.
-        unseen = max(0, desk.now - (seat.sent_at if seat.tries == 1 else seat.heard_at))
+        unseen = max(0, desk.now - (seat.sent_at if seat.tries == 1 else seat.heard_at) - (seat.pace - BEAT))
         token = escorted(seat.token._replace(queue=queue, settings=desk.fingerprint), unseen=unseen)
         seat.giving = True
         seat.parked = False
         seat.token = token
+        seat.given_for = Ticket(to, request) if request else None
         if seat.invited == to:
             self.handover.commit(token, desk.now, desk.out)
         elif request and seat.plain != to and self.invitations.is_there(to, FRESH):
@@ -338,6 +343,7 @@ class Seats:
         if seat is None or seat.token.key != token.key or not seat.giving:
             return
         del self.by_slot[token.slot]
+        self.unreached.pop(to, None)
         place = place_of(token._replace(hop=token.hop + 1), to)
         seat.visit.after = place
         desk.learn(place)
@@ -345,8 +351,8 @@ class Seats:
         if seat.late:
             self.machine.registrar.forward(token.slot, seat.late, token.escort.more)
 
-    def failed(self, token: Token, to: NodeId) -> None:
-        """It is still, or again, here. Who refused has no need; who is silent asks again when it can."""
+    def failed(self, token: Token, to: NodeId, is_silent: bool = False) -> None:
+        """It is still, or again, here. Who refused has no need; who is silent keeps its place behind the others."""
         seat = self.by_slot.get(token.slot)
         if seat is None or seat.token.key != token.key:
             self.desk.note(FactKind.DISCARDED, token, to, "it came back when a better one had been here")
@@ -355,7 +361,16 @@ class Seats:
             if visit is not None and better is not None:
                 self.machine.reckoning.open(visit, better)
             return
+        lost = [ticket for ticket in (*seat.token.queue, seat.given_for) if ticket is not None and ticket.node == to]
         queue = tuple(ticket for ticket in seat.token.queue if ticket.node != to)
+        if is_silent:
+            self.desk.suspicious(to)
+            self.unreached[to] = self.unreached.get(to, 0) + 1
+            if self.unreached[to] <= ATTEMPTS and self.desk.is_member(to):
+                queue = (*queue, *(lost[:1] if seat.retry is None else ()))[:QUEUE]
+            else:
+                del self.unreached[to]
+        seat.given_for = None
         seat.token = seat.token._replace(queue=queue)
         if seat.retry is not None:  # it did not stand for its ticket any more: now it is asked
             seat.token = seat.token._replace(queue=(seat.retry, *queue)[:QUEUE])
@@ -380,6 +395,7 @@ class Seats:
     def gone(self, token: Token, to: NodeId) -> None:
         """Committed and never confirmed. Not ours to use; whether it lives is to be found out."""
         self.passed(token, to)
+        self.desk.suspicious(to)
         if self.desk.options.watch:
             self.machine.inquirer.start(token.slot, "a hand-over was never confirmed")
 
@@ -408,10 +424,9 @@ class Seats:
         """Somebody waits."""
         self.machine.registrar.give_back(self.add(seat, tickets))
         seat.token = escorted(seat.token, more=more)
-        if seat.parked and seat.token.queue and not self.machine.watch.overslept(seat):
+        if seat.parked and self.known_first(seat) and not self.machine.watch.overslept(seat):
             seat.parked = False
             seat.quiet_until = 0
-            seat.heard_at = self.desk.now  # who feeds us knows where the token goes
             self.machine.watch.began(seat)
         self.advance(seat)
 

@@ -18,22 +18,27 @@ QUEUE: Final = 32  # tickets in a token: what a datagram has room for
 # death is noticed SLACK to BEAT + SLACK later, 1.6 s at the median, and costs two messages a beat.
 BEAT: Final = 8 * SECOND // 5
 SLACK: Final = 4 * SECOND // 5  # at least; more where the network is slow
+SLACK_MOST: Final = 6 * SECOND
 GRACE: Final = BEAT + SLACK  # for a token that is on its way to somebody who will speak for it
 SECOND_BEAT: Final = 2  # the second watcher hears every so-many-th beat
 SECOND_EXTRA: Final = (SECOND_BEAT - 1) * BEAT
-PARKED_BEAT: Final = 15 * SECOND  # idle traffic of the whole group: 2 or 3 messages each 15 s
+PACE_OF_AGE: Final = 4  # a hold is spoken for each quarter of its age: what lasts long is missed less soon,
+PACE_MOST: Final = 6 * SECOND  # ... but not later than this and SLACK
+PARKED_BEAT: Final = 7 * SECOND  # idle traffic of the whole group: 2 messages each 7 s; nobody grants later unheard
 
 RTO_FIRST: Final = SECOND // 5  # before any round trip was measured
 RTO_LEAST: Final = SECOND // 32  # a LAN answers in 0.1 ms, a busy process in 10 ms
-RTO_MOST: Final = 2 * SECOND
+RTO_MOST: Final = 3 * SECOND
 PROBES: Final = 4  # unanswered ones, before a node counts as out of reach
 SUSPICION: Final = 20 * SECOND  # how long a silent home is passed over
 PATIENCE: Final = 10 * SECOND  # a waiter that was told to wait asks again after this ...
 PATIENCE_EACH: Final = 3 * SECOND // 4  # ... or this for every other waiter, whichever is longer
-PROMISE: Final = 3 * SECOND // 2  # how long a ballot is promised to one inquirer
+PROMISE: Final = 3 * SECOND // 2  # how long a ballot is promised to one inquirer, or
+PROMISE_TRIPS: Final = 8  # so many retransmission time-outs, whichever is longer
 FRESH: Final = SECOND // 4  # who spoke less than this ago is there: the token is committed to it at once
 LAZY: Final = SECOND // 50  # a holder waits so long before it says QUEUED: the token may come sooner
-SAMPLE: Final = 8  # nodes asked by a full inquiry
+SAMPLE: Final = 8  # nodes asked by a wide inquiry; before a token is made, everybody is asked
+BATCH: Final = 512  # of these so many at once
 
 
 @dataclass(frozen=True)

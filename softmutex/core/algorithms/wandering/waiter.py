@@ -32,13 +32,26 @@ AGAIN: Final = 3  # retransmission time-outs until a WANT is repeated: it may ta
 
 
 class Waiter:
-    __slots__ = ("asked", "gen", "gen_most", "keeper", "last_run", "machine", "patience", "since", "tries", "waiting")
+    __slots__ = (
+        "asked",
+        "asked_at",
+        "gen",
+        "gen_most",
+        "keeper",
+        "last_run",
+        "machine",
+        "patience",
+        "since",
+        "tries",
+        "waiting",
+    )
 
     def __init__(self, machine: Wandering, timing: Timing) -> None:
         self.machine = machine
         self.waiting: dict[RequestId, Instant] = {}
         self.asked: RequestId | None = None  # the request that our ticket names
-        self.tries = 0
+        self.asked_at: Instant = 0
+        self.tries = 0  # unanswered ones in a row, of whatever request
         self.keeper = NOBODY  # who said last that it has our ticket, and for how long that is good
         self.patience: Duration = 0
         self.last_run: Instant | None = None
@@ -84,7 +97,7 @@ class Waiter:
         if not self.waiting or self.asked is not None:
             return
         self.asked = next(iter(self.waiting))
-        self.tries = 0
+        self.asked_at = self.desk.now
         if self.desk.options.hints:
             self._send()
         if not (self.desk.options.hints and self.desk.options.census):
@@ -92,7 +105,7 @@ class Waiter:
 
     def noted(self, request: RequestId) -> None:
         """Our ticket is in the queue of the token that is here. Tokens get lost: ask if it does not come back."""
-        self.asked = request
+        self.asked, self.asked_at = request, self.desk.now
         self.queued(request, PATIENCE)
 
     def rest(self) -> None:
@@ -117,8 +130,15 @@ class Waiter:
     def queued(self, request: RequestId, patience: Duration, keeper: NodeId = NOBODY) -> None:
         if self.asked is not None and request == self.asked:
             self.tries = 0
+            # Who has waited for long waits for long turns: it asks again when the wait has doubled.
+            patience = max(min(patience, DAY), self.desk.now - self.asked_at)
             self.keeper, self.patience = keeper, patience
-            self.desk.timer("want", self.desk.now + self.desk.jitter(min(patience, DAY)))
+            self.desk.timer("want", self.desk.now + self.desk.jitter(patience))
+
+    def heard(self, node: NodeId) -> None:
+        """A home's silence is counted, not a request's: those that each wait for a moment notice it together."""
+        if self.tries and node == self.desk.home and node != self.desk.me:
+            self.tries = 0
 
     def departed(self, node: NodeId) -> None:
         """Who keeps our ticket left, and may have found nobody to leave it to: ask soon, the fewer wait the sooner."""
@@ -140,6 +160,7 @@ class Waiter:
             self.rest()
             return
         if self.tries:
+            self.desk.suspicious(self.desk.home)
             if self.tries % EACH_HOME == 0:
                 self.desk.suspect(self.desk.home)
             if self.tries >= 2 * EACH_HOME and self.desk.options.census:

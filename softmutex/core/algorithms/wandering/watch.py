@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of
 from softmutex.core.algorithms.wandering.messages import Heard, Seen
-from softmutex.core.algorithms.wandering.settings import BEAT, GRACE, LAZY, PARKED_BEAT, PROBES, SLACK
+from softmutex.core.algorithms.wandering.settings import (
+    BEAT,
+    LAZY,
+    PACE_MOST,
+    PACE_OF_AGE,
+    PARKED_BEAT,
+    PROBES,
+    SLACK,
+    SLACK_MOST,
+)
 from softmutex.core.events import NOBODY, Duration, NodeId
 
 if TYPE_CHECKING:
@@ -45,8 +54,17 @@ class Watch:
         return self.machine.desk
 
     @property
+    def slack(self) -> Duration:
+        return max(SLACK, min(4 * self.desk.rto, SLACK_MOST))
+
+    @property
     def lease(self) -> Duration:
-        return BEAT + max(SLACK, 4 * self.desk.rto)
+        """Of a token whose turn has just begun, or that is on its way."""
+        return BEAT + self.slack
+
+    def pace_of(self, seat: Seat) -> Duration:
+        age = 0 if seat.using is None else self.desk.now - seat.granted_at
+        return min(max(BEAT, age // PACE_OF_AGE), PACE_MOST)
 
     def appoint(self, seat: Seat) -> NodeId:
         """Let the token name its watchers, if it names none. Who is to hear of it now."""
@@ -91,7 +109,9 @@ class Watch:
         """It stays here and costs (nearly) nothing; its watchers should know where."""
         seat.tries = 0
         seat.sent_at = 0
-        if self.desk.now < seat.quiet_until:
+        if seat.unheard:
+            self.desk.timer(("beat", seat.token.slot), max(self.desk.now, seat.heard_at + BEAT))  # its use is confirmed
+        elif self.desk.now < seat.quiet_until:
             self.desk.timer(("beat", seat.token.slot), seat.quiet_until)  # they know, and it never went away
         elif seat.token.escort.watch and self.desk.now - seat.came_at < LAZY:
             self.desk.timer(("beat", seat.token.slot), self.desk.now + LAZY)  # it is on the move, and may go on at once
@@ -115,26 +135,27 @@ class Watch:
         """Tell the watchers, and ourselves if we are the home that keeps the register."""
         desk = self.desk
         slot = seat.token.slot
-        seat.unheard = False
         if not desk.options.watch and not desk.options.hints:
             return
         watcher = self.appoint(seat)
         place = place_of(seat.token, desk.me)
-        lease = 0 if seat.parked else self.lease
+        pace = BEAT if seat.parked else self.pace_of(seat)
+        lease = 0 if seat.parked else pace + self.slack
         if desk.me in seat.token.escort.watch:
             desk.post(desk.me, Seen(place, lease, seat.token.queue))
         if watcher == NOBODY:
-            seat.heard_at = desk.now
+            seat.heard_at, seat.pace, seat.unheard = desk.now, pace, False
             if not seat.parked:
-                desk.timer(("beat", slot), desk.now + BEAT)
+                desk.timer(("beat", slot), desk.now + pace)
             return
-        desk.post(watcher, Seen(place, lease, seat.token.queue))
+        desk.post(watcher, Seen(place, lease, seat.token.queue, desk.now))
         seat.quiet_until = 0
         seat.watcher = watcher
         if seat.tries == 0 and not self.knows_home(seat):
             desk.post(desk.home, Seen(place, lease, seat.token.queue))
         if seat.tries == 0:
             seat.sent_at = desk.now
+            seat.asked_pace = pace
         seat.tries += 1
         desk.timer(("beat", slot), desk.now + desk.rto)
 
@@ -143,6 +164,8 @@ class Watch:
         if seat is None or seat.giving:
             return
         desk = self.desk
+        if seat.sent_at and seat.tries > 1:
+            desk.suspicious(seat.watcher)
         if seat.sent_at and seat.tries >= TRIES:
             desk.suspect(seat.watcher)
             seat.token = escorted(seat.token, watch=())
@@ -163,13 +186,14 @@ class Watch:
     def overslept(self, seat: Seat) -> bool:
         """A parked token of which nobody heard when it was due: this node slept, or is cut off."""
         watched = self.desk.options.watch and not self.desk.alone
-        return watched and self.desk.now > max(seat.quiet_until, seat.heard_at + PARKED_BEAT) + GRACE
+        pause = seat.pace if seat.unheard else PARKED_BEAT
+        return watched and self.desk.now > seat.heard_at + pause + self.slack
 
     def check(self, seat: Seat) -> None:
         """Has this node been silent, or asleep, for so long that it may have been replaced?"""
         if seat.parked or seat.doubt or not self.desk.options.watch or self.desk.alone:
             return
-        if self.desk.now - seat.heard_at > self.lease:
+        if self.desk.now - seat.heard_at > seat.pace + self.slack:
             self.machine.inquirer.doubt(seat)  # which tells A, if it does not learn otherwise soon
 
     def answered(self, seat: Seat, sender: NodeId) -> None:
@@ -186,14 +210,15 @@ class Watch:
                 self.machine.registrar.forward(message.slot, message.tickets, message.more)
             return
         self.answered(seat, sender)
-        if sender != desk.me and seat.sent_at and sender == seat.watcher:
-            if seat.tries == 1:
-                desk.measured(desk.now - seat.sent_at)
-            seat.heard_at = max(seat.heard_at, seat.sent_at)
+        if sender != desk.me and sender == seat.watcher and 0 < seat.sent_at <= message.sent <= desk.now:
+            desk.measured(desk.now - message.sent)
+            if message.sent >= seat.heard_at:
+                seat.heard_at, seat.pace = message.sent, seat.asked_pace
+            seat.unheard = False
             seat.sent_at = 0
             seat.tries = 0
             seat.silent = 0
-            pause = PARKED_BEAT if seat.parked else BEAT
+            pause = PARKED_BEAT if seat.parked else seat.pace
             if seat.parked:
                 seat.quiet_until = seat.heard_at + PARKED_BEAT
             desk.timer(("beat", seat.token.slot), max(desk.now, seat.heard_at + pause))
