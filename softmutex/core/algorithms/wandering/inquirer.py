@@ -25,19 +25,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from softmutex.core.algorithms.wandering.ballots import Ballots
 from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of, rank, same_token
 from softmutex.core.algorithms.wandering.messages import Place, Presence, Probe, Sight
 from softmutex.core.algorithms.wandering.settings import (
     BATCH,
     FRESH,
     PROBES,
-    PROMISE,
-    PROMISE_TRIPS,
     SAMPLE,
-    SUSPICION,
 )
 from softmutex.core.events import (
-    NOBODY,
     SECOND,
     Duration,
     FactKind,
@@ -55,7 +52,6 @@ if TYPE_CHECKING:
 PROBE_LEAST: Final = SECOND // 20  # a probe may come at a bad moment; 1 + 2 + 3 + 4 of these are patient enough
 FEW: Final = 2  # probes to one of many: it is no loss if some do not answer
 GIVEN_UP: Final = PROBES + 1
-WAIT_FOR_HOME: Final = 4 * SECOND  # whom others call silent, and the group does not tell of
 OUT_OF_SIGHT: Final = 5 * SECOND  # a doubted token waits so long for one whose holder is no member here
 
 
@@ -97,14 +93,13 @@ class Inquiry:
 
 
 class Inquirer:
-    __slots__ = ("inquiries", "isolated", "machine", "promises", "since", "waited_for")
+    __slots__ = ("ballots", "inquiries", "isolated", "machine", "since")
 
     def __init__(self, machine: Wandering) -> None:
         self.machine = machine
         self.inquiries: dict[int, Inquiry] = {}
-        self.promises: dict[int, tuple[NodeId, Instant]] = {}  # slot -> who may make a token, until when
+        self.ballots = Ballots(machine.desk)
         self.isolated = False
-        self.waited_for: dict[NodeId, Instant] = {}  # a home that another wants to stand in for, since when
         self.since: Instant = 0  # when this node began to listen
 
     @property
@@ -159,7 +154,7 @@ class Inquirer:
         inquiry.everybody = len(desk.members) <= 4 * SAMPLE  # a small group is asked whole
         for node in desk.random_others(4 * SAMPLE if inquiry.everybody else SAMPLE):
             self._add(inquiry, node, 0 if inquiry.everybody else PROBES - FEW)
-        if not self._promise(inquiry.slot, desk.me):
+        if not self.ballots.promise(inquiry.slot, desk.me):
             inquiry.refused = True
 
     def _probe(self, inquiry: Inquiry) -> None:
@@ -170,7 +165,7 @@ class Inquirer:
         overlap = seat is not None and seat.using is not None
         inquiry.pending = 0
         if inquiry.wide:
-            self._promise(inquiry.slot, desk.me)  # ours is renewed as well
+            self.ballots.promise(inquiry.slot, desk.me)  # ours is renewed as well
         if seat is not None and seat.doubt and desk.now - seat.doubted_at > self.machine.watch.slack:
             self.machine.seats.tell(seat, LostReason.LEASE)  # it takes too long to find out
         for node, tries in inquiry.asked.items():
@@ -231,10 +226,12 @@ class Inquirer:
         if probe.rival is not None:
             self._meet(sender, probe.rival, probe.overlap)
         free = True
-        if not probe.ballot and self.promises.get(slot, (0, 0))[0] == sender:
-            del self.promises[slot]
-        if probe.ballot:
-            free = self._is_next(slot, sender) and self._promise(slot, sender)
+        if not probe.ballot:
+            self.ballots.release(slot, sender)
+        else:
+            free = self.ballots.is_next(sender) and self.ballots.promise(slot, sender)
+            if not free and desk.home == desk.me:
+                self.start(slot, "somebody else looks for it")
         seats = self.machine.seats
         presence = seats.presence(slot)
         place = desk.best.get(slot)
@@ -253,29 +250,6 @@ class Inquirer:
         for node, tries in inquiry.asked.items():
             if tries < 0:
                 self.desk.post(node, Probe(inquiry.number, inquiry.slot, 0, None, False))
-
-    def _is_next(self, slot: int, node: NodeId) -> bool:
-        """Only the first home makes tokens, as long as it is there."""
-        home = self.desk.home
-        if home in (node, NOBODY) or not self.desk.is_member(node):
-            return True
-        if home == self.desk.me:
-            self.start(slot, "somebody else looks for it")
-            return False
-        self.desk.suspicious(home)
-        since = self.waited_for.get(home, 0)
-        if not since or self.desk.now - since > SUSPICION:
-            self.waited_for = {home: self.desk.now}
-        elif self.desk.now - since > WAIT_FOR_HOME and self.desk.heard.get(home, 0) < since:
-            return True
-        return False
-
-    def _promise(self, slot: int, node: NodeId) -> bool:
-        holder, until = self.promises.get(slot, (node, 0))
-        if holder != node and until > self.desk.now:
-            return False
-        self.promises[slot] = (node, self.desk.now + max(PROMISE, PROMISE_TRIPS * self.desk.rto))
-        return True
 
     def _meet(self, sender: NodeId, rival: Place, overlap: bool) -> None:
         """Another node has a token of this slot. Both are told, and the weaker one goes."""
@@ -397,8 +371,7 @@ class Inquirer:
         elif self._cut_off(inquiry, answers):
             self._isolated(inquiry)
         elif inquiry.refused and seat is None:
-            if self.promises.get(slot, (0, 0))[0] == desk.me:
-                del self.promises[slot]
+            self.ballots.release(slot, desk.me)
             self._release(inquiry)  # or two inquirers would renew theirs for ever
             self._again(inquiry, SECOND // 2 if desk.home == desk.me else round(SECOND * (1 + desk.rng.random())))
         elif desk.alone and desk.now - self.since < from_seconds(desk.options.listen):
@@ -430,8 +403,7 @@ class Inquirer:
 
     def departed(self, node: NodeId) -> None:
         """It is known to be gone: its silence says nothing, and what was promised to it is free."""
-        for slot in [slot for slot, (holder, _) in self.promises.items() if holder == node]:
-            del self.promises[slot]
+        self.ballots.departed(node)
         for inquiry in list(self.inquiries.values()):
             tries = inquiry.asked.pop(node, 0)
             if 0 < tries <= PROBES:
