@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.ballots import Ballots
 from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of, rank, same_token
+from softmutex.core.algorithms.wandering.inquiry import Inquiry
 from softmutex.core.algorithms.wandering.messages import Place, Presence, Probe, Sight
 from softmutex.core.algorithms.wandering.settings import (
     BATCH,
@@ -53,43 +54,6 @@ PROBE_LEAST: Final = SECOND // 20  # a probe may come at a bad moment; 1 + 2 + 3
 FEW: Final = 2  # probes to one of many: it is no loss if some do not answer
 GIVEN_UP: Final = PROBES + 1
 OUT_OF_SIGHT: Final = 5 * SECOND  # a doubted token waits so long for one whose holder is no member here
-
-
-class Inquiry:
-    __slots__ = (
-        "asked",
-        "began",
-        "between",
-        "everybody",
-        "heir",
-        "news",
-        "number",
-        "pending",
-        "refused",
-        "sent_at",
-        "slot",
-        "tries",
-        "unasked",
-        "why",
-        "wide",
-    )
-
-    def __init__(self, slot: int, why: str, number: int) -> None:
-        self.slot = slot
-        self.why = why
-        self.number = number
-        self.wide = False
-        self.asked: dict[NodeId, int] = {}  # node -> probes sent without an answer; -1: it answered
-        self.news = False  # the wide stage heard of a later sighting than the near one
-        self.between = False  # somebody has one that is doubted, or should be
-        self.refused = False  # somebody promised the ballot to another
-        self.heir: NodeId = 0  # to whom somebody says it is passing the token
-        self.began: Instant = 0  # this stage
-        self.sent_at: Instant = 0
-        self.tries = 0  # rounds of probes in this stage
-        self.pending = 0  # asked in this round, and not answered
-        self.everybody = False  # is asked, in this stage
-        self.unasked: list[NodeId] = []  # who comes in a later batch
 
 
 class Inquirer:
