@@ -2,12 +2,14 @@
 
 What it decides: each key belongs to the member whose spot is nearest to it on a ring of 64 bits, and a message goes
 there in steps, each with one more digit in common with the key, as in Pastry and Kademlia. Everybody knows everybody
-here, so a message could go straight. But then each member would speak with all others, and nobody in between could
-answer for the one that is asked (`e2e`, `non-e2e`): a node uses 15 others for each row of digits, O(log N) in all.
+here, so a message could go straight. But then all that is wanted of a key would come to one node, and nobody in between
+could answer for it (`e2e`, `non-e2e`).
 
 The naive way, a table that joins and leaves repair by messages, is wrong until it is repaired. Here a step is computed
 when it is needed, from the members as they are known now: of those that have the digit, the first one after a point of
-the node's own. That point stays where it is, so who comes or goes changes only the entries that it is in.
+the key's own. So the ways of all who want one key soon meet, those to different keys do not, and who comes or goes
+changes only the steps that it is in. (With a point of each node's own, a node would speak with 15 others for each row
+of digits and no more, but ways to one key would meet only at their end.)
 
     spot 3a7f.. wants b2c1.. --> b91e.. --> b2f4.. --> nobody has b2c: straight to whoever is nearest, b2bd..
 
@@ -45,7 +47,7 @@ def key_of(place: int, replica: int) -> int:
     return spot_of(spot_of(place & ALL) + replica)
 
 
-class Ring:
+class PrefixRing:
     """The members by their spots."""
 
     __slots__ = ("_nodes", "_owners", "_spots")
@@ -105,8 +107,7 @@ class Ring:
         first, end = bisect_left(self._spots, low), bisect_left(self._spots, low + (1 << below))
         if first == end:
             return owner
-        own_point = low + (spot_of(mine ^ below) >> (BITS - below) if below else 0)
-        at = bisect_left(self._spots, own_point, first, end)
+        at = bisect_left(self._spots, low + (spot_of(key) >> BITS - below), first, end)
         return self._nodes[first if at == end else at]
 
     def path(self, me: NodeId, key: int) -> list[NodeId]:

@@ -43,7 +43,7 @@ from softmutex.core.machine import Setup, View
 from softmutex.core.messages import Message
 from softmutex.core.options import Options, within
 from softmutex.core.patience import Patience
-from softmutex.core.routing import HOPS_MOST, Ring, key_of
+from softmutex.core.routing import HOPS_MOST, PrefixRing, key_of
 
 AGAIN: Final = "again"
 RENEW: Final = "renew"
@@ -79,6 +79,7 @@ class Quorum(OneByOne):
 
     Options: ClassVar[type[QuorumOptions]] = QuorumOptions
     routed: ClassVar[frozenset[type[Message]]] = ROUTED
+    newer_ends_older: ClassVar[bool] = True  # a node that asks anew has nothing more to do with its last bid
 
     __slots__ = (
         "_asked_at",
@@ -110,9 +111,9 @@ class Quorum(OneByOne):
         self._needed = options.votes_needed
         self._keys = tuple(key_of(setup.place, number) for number in range(options.replicas))
         ring = setup.shared.get("ring")
-        self._ring: Ring = setup.shared.setdefault("ring", Ring(setup.members)) if ring is None else ring
+        self._ring: PrefixRing = setup.shared.setdefault("ring", PrefixRing(setup.members)) if ring is None else ring
         self._homes: list[NodeId] = [self._ring.owner(key) for key in self._keys]
-        self._replicas = Replicas(self._lease, self._counts, self._post)
+        self._replicas = Replicas(self._lease, self._counts, self._post, self.newer_ends_older)
         self._inbox: list[Message] = []  # from this node to itself
         self._clock = 0
         self._bid = NO_BID  # what is asked for, or runs
@@ -163,7 +164,8 @@ class Quorum(OneByOne):
                 self._pass_on(sender, message, now, out)
         elif kind is Response:
             number, bid, owner, ahead, clock = message
-            if number < len(self._keys) and bid.node == self._me and clock < HIGHEST:
+            is_ours = bid.node == self._me or bid.name == self._right().name
+            if number < len(self._keys) and is_ours and clock < HIGHEST:
                 self._clock = max(self._clock, clock)
                 self._answered(sender, number, bid, owner, ahead, now, out)
         elif kind is Heir:
@@ -224,6 +226,15 @@ class Quorum(OneByOne):
             if not replica.is_over(bid) and bid.name != replica.owner.name and self._counts(bid.node):
                 replica.wait(bid)
 
+    def _learn(self, now: Instant) -> None:
+        """The first answer came; if it came late, that was for another reason than the way there."""
+        if not self._tries and self._running is None and now - self._asked_at < self._lease // 4:
+            self._patience.learn(now - self._asked_at, 0)
+
+    def _right(self) -> Bid:
+        """By which bid A runs, or is to run."""
+        return self._bid
+
     # --- asking ------------------------------------------------------------------------------------------------------
 
     def _want(self, now: Instant, out: list[Effect]) -> None:
@@ -238,15 +249,15 @@ class Quorum(OneByOne):
     def _answered(
         self, sender: NodeId, number: int, bid: Bid, owner: Bid, ahead: int, now: Instant, out: list[Effect]
     ) -> None:
-        mine = self._bid
+        mine = self._right()
         if bid.name != mine.name:
             if owner.name == bid.name and self._is_over(bid):
                 self._post(sender, ReleaseVote(number, bid, 0), out)
             return
         if bid.round < self._since.get(number, 0):
             return
-        if not self._owners and not self._tries and self._running is None:
-            self._patience.learn(now - self._asked_at, 0)
+        if not self._owners:
+            self._learn(now)
         self._mute.pop(number, None)
         if owner.name == mine.name:
             self._votes[number] = max(self._votes.get(number, 0), self._renewed_at or now)
@@ -263,6 +274,7 @@ class Quorum(OneByOne):
             self._judge(ahead, now, out)
 
     def _is_over(self, bid: Bid) -> bool:
+        """A bid of this node's, not the one that it asks by."""
         return bid.name != self._bid.name
 
     def _fresh(self, now: Instant) -> list[int]:
@@ -271,10 +283,8 @@ class Quorum(OneByOne):
     def _judge(self, ahead: int, now: Instant, out: list[Effect]) -> None:
         """Has somebody won? Can anybody yet?"""
         best = max(Counter(owner.name for owner in self._owners.values()).values())
-        if best >= self._needed:
-            wait = min(SELDOM, self._op * (2 * ahead + 1) // 2)
-            out.append(SetTimer(AGAIN, now + max(self._patience.wait(0), wait)))
-        elif best + len(self._keys) - len(self._owners) < self._needed and not self._yielded:
+        hopeless = best + len(self._keys) - len(self._owners) < self._needed
+        if hopeless and self._votes and not self._yielded:
             self._yielded = True  # not again before the others have had the time to do the same
             self._bid = bid = self._bid._replace(round=self._bid.round + 1)
             for number in self._votes:
@@ -283,6 +293,10 @@ class Quorum(OneByOne):
                 self._inbox.append(Yield(number, bid, 0))
             self._votes = {}
             self._wait_a_little(now, out)
+        elif best >= self._needed or (hopeless and not self._votes):
+            longest = SELDOM if best >= self._needed else self._lease
+            wait = min(longest, self._op * (2 * ahead + 1) // 2)
+            out.append(SetTimer(AGAIN, now + max(self._patience.wait(0), wait)))
 
     def _wait_a_little(self, now: Instant, out: list[Effect]) -> None:
         wait = self._patience.wait(self._tries)
@@ -332,13 +346,19 @@ class Quorum(OneByOne):
         self._renewed_at = now
         for number in range(len(self._keys)):
             if now - self._votes.get(number, 0) >= self._lease // 4:
-                self._inbox.append(RenewVote(number, self._bid, 0))
+                self._inbox.append(self._renewal(number))
         out.append(SetTimer(RENEW, now + self._lease // 6))
+
+    def _renewal(self, number: int) -> RenewVote:
+        return RenewVote(number, self._bid, 0)
+
+    def _valid_until(self, now: Instant) -> Instant:
+        times = sorted(self._votes.values())
+        return times[-self._needed] + 9 * self._lease // 10 if len(times) >= self._needed else now
 
     def _look_at_votes(self, now: Instant, out: list[Effect]) -> None:
         """Are m of them valid, and until when?"""
-        times = sorted(self._votes.values())
-        until = times[-self._needed] + 9 * self._lease // 10 if len(times) >= self._needed else now
+        until = self._valid_until(now)
         if now < until:
             out.append(SetTimer(LAPSE, until))
         elif not self._lost and self._running is not None:
@@ -358,7 +378,11 @@ class Quorum(OneByOne):
             if home != before:
                 self._homes[number] = home
                 self._moved(number, before, home, now, out)
-        self._replicas.forget_gone(now, out)
+        self._replicas.forget_gone(self._may_be_gone, now, out)
+
+    def _may_be_gone(self, number: int, owner: Bid) -> bool:
+        """Whether its vote ends when its node is no member any more."""
+        return True
 
     def _moved(self, number: int, before: NodeId, home: NodeId, now: Instant, out: list[Effect]) -> None:
         if home == self._me:
@@ -366,7 +390,7 @@ class Quorum(OneByOne):
         elif before == self._me or number in self._replicas:
             self._bequeath(number, home, now, out)
         if self._running is not None:
-            self._inbox.append(RenewVote(number, self._bid, 0))
+            self._inbox.append(self._renewal(number))
         elif self._bid != NO_BID:
             self._mute.pop(number, None)
             self._inbox.append(RequestVote(number, self._bid, 0, again=True))

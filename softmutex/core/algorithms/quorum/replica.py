@@ -66,11 +66,16 @@ class Replicas:
     """`counts`: whose bids are worth a vote. `post`: sends a message, or hands it to this very node."""
 
     def __init__(
-        self, lease: Duration, counts: Callable[[NodeId], bool], post: Callable[[NodeId, Message, list[Effect]], None]
+        self,
+        lease: Duration,
+        counts: Callable[[NodeId], bool],
+        post: Callable[[NodeId, Message, list[Effect]], None],
+        newer_ends_older: bool,
     ) -> None:
         self._lease = lease
         self._counts = counts
         self._post = post
+        self._newer_ends_older = newer_ends_older
         self._mine: dict[int, Replica] = {}
         self._legacies: dict[int, Legacy] = {}
 
@@ -127,7 +132,7 @@ class Replicas:
         owner = replica.owner
         if replica.is_over(bid) or not self._counts(bid.node) or (bid.stamp < owner.stamp and bid.node == owner.node):
             return
-        if owner.node == bid.node and owner.stamp < bid.stamp:
+        if owner.node == bid.node and owner.stamp < bid.stamp and self._newer_ends_older:
             replica.end(owner)
             replica.owner = owner = NO_BID
         if owner.name == bid.name:
@@ -149,9 +154,9 @@ class Replicas:
     def renew(self, number: int, bid: Bid, by: NodeId, now: Instant, out: list[Effect]) -> None:
         """Whoever runs A by this bid says so: also to a replica that has forgotten it, or never knew."""
         replica = self.get(number, now, out)
-        if replica.is_over(bid) or not self._counts(by):
+        if not self._counts(by):
             return
-        if replica.owner.name in (NO_BID.name, bid.name):
+        if replica.owner.name in (NO_BID.name, bid.name) and not replica.is_over(bid):
             replica.queue = [other for other in replica.queue if other.name != bid.name]
             self.keep(number, max(replica.owner, bid), now, out, by)
         else:
@@ -171,7 +176,7 @@ class Replicas:
     def release(self, number: int, bid: Bid, now: Instant, out: list[Effect]) -> None:
         replica = self.get(number, now, out)
         replica.end(bid)
-        if replica.owner.name == bid.name:
+        if replica.owner.name == bid.name or (replica.owner == NO_BID and not replica.quiet):
             self.next(number, now, out)
 
     def next(self, number: int, now: Instant, out: list[Effect]) -> None:
@@ -189,8 +194,9 @@ class Replicas:
             replica.quiet = False
             self.next(number, now, out)
 
-    def forget_gone(self, now: Instant, out: list[Effect]) -> None:
-        """A vote for one who is no member is nobody's."""
+    def forget_gone(self, may: Callable[[int, Bid], bool], now: Instant, out: list[Effect]) -> None:
+        """A vote for one who is no member is nobody's, where it `may` be."""
         for number, replica in list(self._mine.items()):
-            if replica.owner != NO_BID and not self._counts(replica.owner.node):
+            owner = replica.owner
+            if owner != NO_BID and not self._counts(owner.node) and may(number, owner):
                 self.next(number, now, out)
