@@ -40,15 +40,15 @@ from softmutex_adapters.registry.server import STREAM_MAX_S
 
 from softmutex import Node
 from softmutex.core.events import SECOND
+from softmutex.core.group.suspicion import PING, PINGS
 from softmutex.ports import Member
-from softmutex.runtime.peers import PROBE, PROBES
 from softmutex.testing import MemoryNetwork
 from softmutex.testing.clock import virtual_time
 
 WEEK_S = 7 * 86_400.0
 LOSS = 0.01
 GOAL_A_WEEK, GOAL_OUT_OF_VIEW_S = 1.0, 6.0
-PROBING_S = PROBE * (2**PROBES - 1) / SECOND
+PROBING_S = PING * (2**PINGS - 1) / SECOND
 ANSWER_S = (0.02, 0.12)  # a responder waits so long, so that not all speak at once ...
 NOT_AGAIN_S = 1.0  # ... and sends no record twice within this
 FLIGHT_S = 0.0005
@@ -191,18 +191,18 @@ async def removed(loss: float, suspicions: int, nodes: int = 40) -> tuple[int, i
     async with Node(transport=network.transport("n0"), membership=Listed(addresses), name="n0") as me:
         for other in others:
             await other.open()
-        peers, count, gone = me.running().peers, 0, 0
+        group, count, gone = me.running().driver, 0, 0
         while count < suspicions:
             network.loss = 0.0
-            while len(peers.members) < nodes:  # noqa: ASYNC110 virtual time: a second costs nothing
+            while any(peer.silent for peer in me.peers()) or len(group.members) < nodes:  # noqa: ASYNC110 virtual time: a second costs nothing
                 await asyncio.sleep(1.0)
             network.loss = loss
-            suspected = [id for id in peers.members if id != me.running().id]
+            suspected = [id for id in group.members if id != me.running().id]
             for id in suspected:
-                peers.suspect(id)
+                group.suspect(id)
             await asyncio.sleep(PROBING_S + 0.1)
             count += len(suspected)
-            gone += nodes - len(peers.members)
+            gone += sum(peer.silent for peer in me.peers())
         for other in others:
             await other.close()
     return count, gone
@@ -210,7 +210,7 @@ async def removed(loss: float, suspicions: int, nodes: int = 40) -> tuple[int, i
 
 def calculated(loss: float) -> float:
     """Each of the probes fails where it is lost, or its answer."""
-    return float((1 - (1 - loss) ** 2) ** PROBES)
+    return float((1 - (1 - loss) ** 2) ** PINGS)
 
 
 # --- 3. streams of the registry --------------------------------------------------------------------------------------

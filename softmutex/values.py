@@ -9,6 +9,7 @@ sentence: "... wants true or false".
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -53,6 +54,12 @@ def duration_s(value: Any) -> float:
 def duration_or_none_s(value: Any) -> float | None:
     """As `duration_s`; None or the word `none` where there is no limit."""
     return None if value is None or (isinstance(value, str) and value.lower() == "none") else duration_s(value)
+
+
+def duration_or_never_s(value: Any) -> float:
+    """As `duration_s`; None, `none` and `never` are infinity."""
+    is_never = value is None or value == math.inf or (isinstance(value, str) and value.lower() in ("none", "never"))
+    return math.inf if is_never else duration_s(value)
 
 
 def count(value: Any) -> int:

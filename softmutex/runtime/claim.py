@@ -59,6 +59,12 @@ class Claim:
         self._timeout_s = timeout_s
         self._purpose = purpose_of(self._policy.purpose)
 
+    def _close(self) -> None:
+        """Its body waits for the node to close: it is over now, and handed on."""
+        if self._local is not None and self._progress is Progress.HELD:
+            self._local.tell_lost(self, LostReason.CLOSED)
+            self._local.release(self, b"")
+
     def _fail(self, error: SoftMutexError) -> None:
         if self._progress in (Progress.NEW, Progress.WAITING):
             self._progress = Progress.ENDED

@@ -43,7 +43,7 @@ def called(node: RunningNode, id: NodeId) -> str | None:
         return None
     if id == node.id:
         return node.name
-    peer = node.peers.table.get(id)
+    peer = node.driver.peers.get(id)
     return peer.name if peer is not None and peer.name else f"{id:x}"
 
 

@@ -8,7 +8,7 @@ processes and an unfair one of tasks: a process with a hundred waiting tasks get
 each claim is a request of its own to the machine, in the order in which they were asked.
 
 A `LocalMutex` exists too for a mutex that only others use: every member of a group takes part in every mutex of it, so
-that the token is never further away than the group (`founding.py` tells how a node hears of a mutex).
+that the token is never further away than the group (`core/group/founding.py` tells how a node hears of a mutex).
 
 H1  A hold is declared lost in one place (`tell_lost`), whatever the reason, and once: there it is counted, shown to
     observers, logged, and the application is woken.
@@ -29,6 +29,7 @@ from softmutex.core.events import (
     Instant,
     LostReason,
     Note,
+    Overlapped,
     Released,
     Requested,
     RequestId,
@@ -37,10 +38,10 @@ from softmutex.core.events import (
     from_seconds,
     to_seconds,
 )
-from softmutex.core.machine import Algorithm
+from softmutex.core.machine import Algorithm, WhenIsolated
 from softmutex.core.messages import PastHold, Remember
 from softmutex.runtime.claim import Claim, Progress, no_longer_alone
-from softmutex.runtime.statistics import Durations, MutexCounts, MutexStatistics
+from softmutex.runtime.statistics import Durations, MutexCounts, MutexStatistics, Overlaps
 from softmutex.runtime.terms import Terms
 from softmutex.runtime.whom import cut, of_this_process
 from softmutex.saying import logger
@@ -77,10 +78,13 @@ class LocalMutex:
         "isolated",
         "log",
         "machine",
+        "machine_waits",
         "name",
         "node",
+        "overlaps",
         "past",
         "requests",
+        "stalled",
         "started",
         "terms",
         "waited",
@@ -88,11 +92,14 @@ class LocalMutex:
         "warned_of",
     )
 
-    def __init__(self, node: RunningNode, name: str, terms: Terms, machine: Algorithm) -> None:
+    def __init__(
+        self, node: RunningNode, name: str, terms: Terms, machine: Algorithm, when_isolated: WhenIsolated
+    ) -> None:
         self.node = node
         self.name = name
         self.terms = terms
         self.machine = machine
+        self.machine_waits = when_isolated
         self.log = logger(terms.algorithm)
         self.waiting: dict[RequestId, Claim] = {}  # in the order in which they were asked
         self.holding: dict[RequestId, Claim] = {}
@@ -101,12 +108,14 @@ class LocalMutex:
         self.busy = False  # effects are being performed: a further event waits in the backlog (D2)
         self.backlog: deque[Event] = deque()
         self.isolated = False
+        self.stalled = ""  # why the first token cannot be made yet
         self.departed = False
         self.heard_at: Instant = 0  # when another node last spoke of this mutex
         self.counts = MutexCounts()
         self.waited = Durations()
         self.held = Durations()
         self.past: deque[Past] = deque(maxlen=PAST_KEPT)
+        self.overlaps = Overlaps()
         self.warned_of: set[str] = set()  # what the user has read once and need not read again
 
     # --- what the application asks for ------------------------------------------------------------------------------
@@ -254,19 +263,53 @@ class LocalMutex:
             self.log.debug("%s on %s: %s %s", self.name, self.node.name, note.kind.value, note.detail)
         match note.kind:
             case FactKind.ISOLATED:
-                self.isolated = True
-                for claim in list(self.waiting.values()):
-                    if claim._policy.when_isolated == "raise":
-                        self._forget(claim)
-                        self._refuse_isolated(claim)
+                self._be_isolated()
             case FactKind.REJOINED:
                 self.isolated = False
+                log.warning("%s: mutex %r goes on: enough of the group is heard again", self.node.name, self.name)
             case FactKind.HANDOVER_FAILED | FactKind.TOKEN_LOST | FactKind.GENERATED if note.peer:
-                self.node.peers.suspect(note.peer)
+                self.node.driver.suspect(note.peer)
             case FactKind.MISMATCH:
-                self.node.founding.explain_mismatch(self, note.peer, note.detail)
+                self.node.driver.explain_mismatch(self, note.peer, note.detail)
             case _:
                 pass
+
+    def overlapped(self, told: Overlapped) -> None:
+        length = to_seconds(told.length)
+        if self.overlaps.add((told.request, told.other, told.their_request), told.length):
+            log.warning(
+                "mutex %r was held here and by %s at once, for %.3f s as far as is known",
+                self.name,
+                self.node.call(told.other),
+                length,
+            )
+        values: dict[str, float | int | str] = {"request": told.request, "other": told.other, "seconds": length}
+        self.node.notice(self.name, "overlapped", values)
+
+    # --- isolation ----------------------------------------------------------------------------------------------------
+
+    def stall(self, why: str) -> None:
+        """No machine runs yet: the first token may not be made."""
+        self.stalled = why
+        self.note(Note(FactKind.ISOLATED, detail=why))
+        self.node.observers.note(self.name, Note(FactKind.ISOLATED, detail=why))
+
+    def unstall(self) -> None:
+        if self.stalled:
+            self.stalled = ""
+            self.note(Note(FactKind.REJOINED))
+            self.node.observers.note(self.name, Note(FactKind.REJOINED))
+
+    def _be_isolated(self) -> None:
+        self.isolated = True
+        driver = self.node.driver
+        why = self.stalled or f"too few of the group answer. Silent: {driver.who_is_silent() or 'nobody yet'}"
+        said = f"mutex {self.name!r} is isolated here: {why}. {driver.what_comes_next(self)}"
+        self.node.warn("isolated", said)
+        for claim in list(self.waiting.values()):
+            if claim._policy.when_isolated == "raise":
+                self._forget(claim)
+                self._refuse_isolated(claim)
 
     # --- ends that no machine decides -------------------------------------------------------------------------------
 
@@ -329,6 +372,7 @@ class LocalMutex:
             facts=dict(counts.facts),
             sent=dict(counts.sent),
             received=dict(counts.received),
+            overlaps=self.overlaps.seen(),
         )
 
     def _forget(self, claim: Claim) -> None:
@@ -355,6 +399,7 @@ class LocalMutex:
         claim._fail(
             Isolated(
                 f"this node cannot reach enough of its group to be granted the mutex {self.name!r} "
-                f"({len(self.node.members) - 1} other nodes answer). See `softmutex doctor`, or set when_isolated."
+                f"(silent: {self.node.driver.who_is_silent() or self.stalled or 'not known'}). "
+                "See `softmutex doctor`, or set when_isolated."
             )
         )

@@ -23,7 +23,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from softmutex.core.events import SECOND, Duration, LostReason, NodeId
+from softmutex.core.events import SECOND, Duration, Instant, LostReason, NodeId
 from softmutex.core.messages import Evict, Evicted, Look, Message, Remember, StatusReply
 from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
@@ -51,8 +51,8 @@ Answers: TypeAlias = dict[NodeId, Any]
 
 
 class Hearing(Protocol):
-    def heard(self, sender: NodeId, source: str) -> object | None:
-        """None where its frames are not to be believed."""
+    def heard(self, sender: NodeId, source: str, now: Instant) -> bool:
+        """False where its frames are not to be believed."""
         ...
 
 
@@ -69,7 +69,7 @@ class NodeForLookout(Protocol):
     mutexes: dict[str, LocalMutex]
 
     @property
-    def peers(self) -> Hearing: ...
+    def driver(self) -> Hearing: ...
 
     def send(self, to: NodeId, mutex: str, message: Message) -> None: ...
 
@@ -150,7 +150,7 @@ class Lookout:
     def received(self, sender: NodeId, message: Message, source: str, to_me: bool, mutex: str) -> bool:
         if isinstance(message, Remember) and to_me:  # its farewell may be here already
             local = self.node.mutexes.get(mutex)
-            if local is not None and self.node.peers.heard(sender, source) is not None:
+            if local is not None and self.node.driver.heard(sender, source, self.node.now()):
                 local.remember(message)
             return True
         if not to_me or not self._is_member(sender):

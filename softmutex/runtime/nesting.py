@@ -47,6 +47,16 @@ def leave(task: asyncio.Task[Any], hold: Claim) -> None:
             del of_tasks[task]
 
 
+def bodies_here() -> list[Claim]:
+    """Of the task that runs, and of this thread."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs here
+        task = None
+    of_task = [] if task is None else of_tasks.get(task, [])
+    return [*of_task, *of_thread.holds]
+
+
 def check(bodies: list[Claim], what: str, crossing: Crossing, timeout_s: float | None) -> None:
     """Whoever runs these bodies is about to wait for this mutex. `what`: a word for what it is."""
     if not _would_wait_for_itself(bodies, crossing, timeout_s):

@@ -2,7 +2,7 @@
 
     transport.receive --> take: open, decode, whom is it for?
                             |-- a mutex: handle(mutex, Received) --> machine.handle --> effects --> perform
-                            |-- the node as a whole: peers.py, founding.py, status.py
+                            |-- the node as a whole: driver.py (the rules of the group), status.py
     timers.py --------------'                                     perform: Send --> send: seal, transport.send
     claims of the application (local.py) ----> handle                      Grant, Lose --> local.py --> the application
                                                                            SetTimer, CancelTimer --> timers.py
@@ -24,13 +24,14 @@ import contextlib
 import random
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from softmutex import plugins
 from softmutex.core.chance import Rng
 from softmutex.core.errors import ConfigError, NodeClosed
 from softmutex.core.events import (
+    CallRoll,
     CancelTimer,
     Depart,
     Effect,
@@ -39,10 +40,9 @@ from softmutex.core.events import (
     Instant,
     Leaving,
     Lose,
-    LostReason,
-    MembersChanged,
     NodeId,
     Note,
+    Overlapped,
     Received,
     Send,
     SetTimer,
@@ -51,18 +51,18 @@ from softmutex.core.events import (
     Suspect,
 )
 from softmutex.core.machine import Setup, WhenIsolated
-from softmutex.core.messages import OF_NODE, Message, name_of
+from softmutex.core.messages import Message, name_of
 from softmutex.core.wire import Frame
-from softmutex.ports import Closed, Datagram, Member, Membership, Observation, Transport, is_complete, shows_all
+from softmutex.ports import CannotOpen, Closed, Datagram, Member, Membership, Observation, Transport
 from softmutex.runtime import forks, keys, lookout
 from softmutex.runtime.budgets import Budgets, Quota
+from softmutex.runtime.claim import Claim
 from softmutex.runtime.clock import clock_of
 from softmutex.runtime.config import Settings
-from softmutex.runtime.founding import Founding
+from softmutex.runtime.driver import FOR_THE_NODE, GroupDriver
 from softmutex.runtime.lag import SLEEP, LagMonitor
 from softmutex.runtime.local import LocalMutex
 from softmutex.runtime.observing import Observers, default_name
-from softmutex.runtime.peers import Peers
 from softmutex.runtime.statistics import NodeStatistics
 from softmutex.runtime.status import StatusDesk
 from softmutex.runtime.terms import Plan, Terms
@@ -74,14 +74,13 @@ if TYPE_CHECKING:
 
 log = logger("node")
 
-FOR_THE_NODE = frozenset(OF_NODE.values())
 MUTEXES_MAX = 4096
 ANSWERS_A_SECOND = 1000  # to who has to prove that it is there (`replays.py`)
 NOT_UNDERSTOOD = ("unknown_key", "forged", "not_sealed", "sealed")  # of a member: another key, or another group
 LINGER_S = 0.01  # a leaving node waits for so long a silence, and
 LINGER_TURNS = 5  # so often at most
-NAMES_PATIENCE_S = 11.0  # how long `open` waits for names that are being looked up
-GREETING_PATIENCE_S = 0.5  # how long `open` waits for those whom the membership names only by address
+READING_S = 11.0  # how long `open` waits for a membership that cannot be read, or for names that are being looked up
+GREETING_S = 0.5  # how long `open` waits for those whom the membership names only by address
 
 
 class RunningNode:
@@ -137,9 +136,8 @@ class RunningNode:
         self.identity = keys.identify(self)
         self.vouching = None if self.identity is None else self.identity.vouching
         self.observers = Observers(settings["observers"], self)
-        self.peers = Peers(self)
-        self.members = self.peers.members
-        self.founding = Founding(self)
+        self.driver = GroupDriver(self)
+        self.members = self.driver.members
         self.status, self.lookout = StatusDesk(self), lookout.Lookout(self)
         self.lag = LagMonitor.of(self.loop)
         self.keys = keys.in_force(self, group_keys)
@@ -154,31 +152,39 @@ class RunningNode:
                 self._start(self.identity.papers.renew_forever(), "certificate")
                 await self.identity.papers.first()
             await self.membership.join(Member(self.transport.address, self.id, self.name))
-            self.peers.update(await self.membership.watch())
+            self.driver.listed(await self.membership.watch())
             self._start(self._watch(), "members")
-            await self._until(lambda: not getattr(self.membership, "pending", ()), NAMES_PATIENCE_S)
-            await self._until(lambda: not self.peers.greetings, GREETING_PATIENCE_S)
+            await self._until(lambda: not self.driver.unread(), READING_S)
+            if unread := self.driver.unread():
+                what = f"the membership could not be read for {READING_S:g} s, so nobody knows who else is there"
+                raise CannotOpen(f"{what}: {', '.join(unread)}. Is it up, and can it be reached? See softmutex doctor.")
+            await self._until(lambda: self.driver.is_settled, GREETING_S)
         except BaseException:
             await self._tear_down()
             raise
         self.lag.watch(self)
         self.is_open = True
 
-    async def close(self) -> None:
-        """Hands everything over, within `leave_timeout`; says farewell; leaves nothing behind."""
+    async def close(self, own: Collection[Claim] = ()) -> None:
+        """Hands everything over, within `leave_timeout`; says farewell; leaves nothing behind. `own`: holds whose
+        bodies wait for this: they are over now."""
         self.closing = True
         self.is_open = False
+        for claim in [claim for claim in own if claim._crossing.node is self]:
+            claim._close()
         for mutex in list(self.mutexes.values()):
             mutex.fail(NodeClosed(f"the node was closed while the mutex {mutex.name!r} was waited for."))
             if mutex.started:
                 self.handle(mutex, Leaving())
+            else:
+                self.driver.closed(mutex)  # nobody needs to know any more
         await self._until(
             lambda: all(each.departed and not each.holding for each in self.mutexes.values() if each.started),
             self.settings["leave_timeout"],
         )
         for mutex in self.mutexes.values():
             mutex.abandon()
-        self.peers.say_bye()
+        self.driver.say_bye()
         await self._linger()
         await self._tear_down()
 
@@ -191,7 +197,7 @@ class RunningNode:
 
     async def _linger(self) -> None:
         """What others sent before they heard the farewell is still passed on, such as requests that chase the token."""
-        if not self.peers.table or not self.is_mine():
+        if len(self.members) == 1 or not self.is_mine():
             return
         self.said_bye = True
         try:
@@ -236,18 +242,19 @@ class RunningNode:
         with contextlib.suppress(Closed):
             while True:
                 for datagram in await receive():
-                    if not datagram.payload:
-                        continue  # refused (transport.T7)
-                    self.heard = True
                     try:
-                        take(datagram)
+                        if datagram.payload:
+                            self.heard = True
+                            take(datagram)
+                        elif not self.said_bye:
+                            self.driver.refused(datagram.source)  # transport.T7
                     except Exception:
                         self.warn("breakdowns", "a frame could not be handled; it is dropped", exc_info=True)
 
     async def _watch(self) -> None:
         with contextlib.suppress(Closed):
             while True:
-                self.peers.update(await self.membership.watch())
+                self.driver.listed(await self.membership.watch())
                 self._news.set()
 
     def take(self, datagram: Datagram) -> None:
@@ -257,35 +264,41 @@ class RunningNode:
             self._refused(frame, datagram)
             return
         sender, receiver, name, message = frame
-        kind = type(message)
-        if kind in FOR_THE_NODE:
+        if type(message) in FOR_THE_NODE:
             if not self.said_bye:
                 self._take_for_node(sender, name, message, source, to_me=bool(receiver))
-        elif not receiver or (peer := self.peers.heard(sender, source)) is None:
-            self.drop("not addressed")
-        elif (mutex := self.mutexes.get(name)) is None:
-            self.founding.keep(name, Received(sender, message))
+            return
+        now = self.now()
+        if receiver and self.driver.heard(sender, source, now):
+            self.take_for_mutex(sender, name, message, now)
         else:
-            mutex.heard_at = peer.heard_at
-            said, counts = name_of(kind), mutex.counts.received
-            counts[said] = counts.get(said, 0) + 1
-            if said in self.observers.of_messages:
-                self.notice(name, "message_received", {"kind": said})
-            self.handle(mutex, Received(sender, message))
+            self.drop("not addressed")
+
+    def take_for_mutex(self, sender: NodeId, name: str, message: Message, now: Instant) -> None:
+        mutex = self.mutexes.get(name)
+        if mutex is None:
+            self.driver.keep(name, Received(sender, message))
+            return
+        mutex.heard_at = now
+        said, counts = name_of(type(message)), mutex.counts.received
+        counts[said] = counts.get(said, 0) + 1
+        if said in self.observers.of_messages:
+            self.notice(name, "message_received", {"kind": said})
+        self.handle(mutex, Received(sender, message), now)
 
     def _refused(self, refused: Refused, datagram: Datagram) -> None:
         """Counted by the seal; some of the reasons are for the user to know."""
         source = datagram.source
         if refused.answer is not None and self._answers.take(self.now()):
-            self.send(refused.sender, "", refused.answer, source)
+            self.driver.post(source, refused.sender, "", refused.answer)
         elif refused.reason == "unknown_key" and self.keys is not None and self.keys.unknown():
             self.seal.refusals[refused.reason] -= 1  # it is not, after all
             self.take(datagram)
-        elif refused.reason == "version" and self.peers.is_listed(source):
+        elif refused.reason == "version" and self.driver.is_listed(source):
             self.warn("version", f"{source} speaks {refused.detail}", once=f"version {source}")
         elif refused.reason == "unvouched" or (refused.reason == "unsigned" and refused.sender):
-            self.peers.expel(refused.sender, source, refused.detail)
-        elif refused.reason in NOT_UNDERSTOOD and self.peers.is_listed(source):
+            self.driver.expel(refused.sender, source, refused.detail)
+        elif refused.reason in NOT_UNDERSTOOD and self.driver.is_listed(source):
             what = f"{source} is a member by the list, and its frames are refused: {refused.detail}."
             self.warn("other key", f"{what} Give all members the same key and group.", once=f"key {source}")
         elif refused.reason == "reflected":
@@ -293,11 +306,10 @@ class RunningNode:
 
     def _take_for_node(self, sender: NodeId, mutex: str, message: Message, source: str, to_me: bool) -> None:
         heard = (sender, message, source, to_me)
-        if self.peers.received(*heard) or self.status.received(*heard) or self.lookout.received(*heard, mutex):
+        if self.status.received(*heard) or self.lookout.received(*heard, mutex):
             return
-        if to_me and self.peers.heard(sender, source) is not None and self.founding.received(sender, mutex, message):
-            return
-        self.drop("not addressed")
+        if not self.driver.received(sender, mutex, message, source, to_me):
+            self.drop("not addressed")
 
     # --- the machine ------------------------------------------------------------------------------------------------
 
@@ -311,10 +323,12 @@ class RunningNode:
         else:
             self._drive(mutex, event, now)
 
-    def start(self, mutex: LocalMutex, founder: bool) -> None:
+    def start(self, mutex: LocalMutex, started: Started) -> None:
         """What happened before waits in the backlog, and comes after the beginning."""
         mutex.started = True
-        self._drive(mutex, Started(founder), self.now())
+        self._drive(mutex, started, self.now())
+        if self.closing:
+            self.handle(mutex, Leaving())
 
     def is_awake(self) -> None:
         """Tells machines, before anything else, if this process did not get its turn for so long that it matters."""
@@ -364,15 +378,18 @@ class RunningNode:
                 mutex.departed = True
                 self.something_changed()
             case Suspect(node):
-                self.peers.suspect(node)
-            case _:  # no machine orders the others yet
-                pass
+                self.driver.suspect(node)
+            case CallRoll():
+                self.driver.call_roll(mutex, effect)
+            case Overlapped():
+                mutex.overlapped(effect)
 
     def _break_down(self, mutex: LocalMutex, error: Exception) -> None:
         """A machine found itself to be wrong. It is put aside; the others go on, and a new one may be made."""
         self.warn("breakdowns", f"the machine of the mutex {mutex.name!r} broke down: {error}", exc_info=True)
         if self.mutexes.get(mutex.name) is mutex:
             del self.mutexes[mutex.name]
+            self.driver.closed(mutex)
         mutex.started = False
         mutex.backlog.clear()
         failure = NodeClosed(f"the machine of the mutex {mutex.name!r} broke down: {error}. Please report it.")
@@ -382,18 +399,22 @@ class RunningNode:
 
     # --- out --------------------------------------------------------------------------------------------------------
 
-    def send(self, to: NodeId, mutex: str, message: Message, address: str | None = None) -> None:
+    def send(self, to: NodeId, mutex: str, message: Message) -> None:
         if self.born != forks.here.generation:
             return
-        if address is None:
-            peer = self.peers.table.get(to)
-            if peer is None:
-                self.drop("unroutable")
-                return
-            address = peer.address
-        self.transport.send(address, self.seal.seal(Frame(self.id, to, mutex, message)))
+        driver = self.driver
+        peer = driver.peers.get(to)
+        if peer is None:
+            self.drop("unroutable")
+            return
+        if peer.by:
+            driver.send_by_way(to, mutex, message)
+        else:  # nearly always
+            self.transport.send(peer.address, self.seal.seal(Frame(self.id, to, mutex, message)))
         if self.said_bye:
-            self.peers.say_bye_to(to)  # or they would take what they get for a sign of life
+            driver.say_bye_to(to)  # or they would take what they get for a sign of life
+        if driver.out:
+            driver.perform()
 
     # --- mutexes ----------------------------------------------------------------------------------------------------
 
@@ -402,12 +423,12 @@ class RunningNode:
         mutex = self.mutexes.get(plan.name)
         if mutex is None:
             mutex = self.make_mutex(plan.name, plan.terms, plan.policy.when_isolated)
-            self.founding.open(mutex)
+            self.driver.open(mutex, plan)
         elif mutex.terms is not plan.terms:
-            self.founding.check(mutex, plan.terms)
+            self.driver.opened_again(mutex, plan)
         return mutex
 
-    def make_mutex(self, name: str, terms: Terms, when_isolated: WhenIsolated = "wait") -> LocalMutex:
+    def make_mutex(self, name: str, terms: Terms, when_isolated: WhenIsolated) -> LocalMutex:
         if len(self.mutexes) >= MUTEXES_MAX:
             raise ConfigError(f"this node takes part in {MUTEXES_MAX} mutexes already, which is the limit of a node.")
         setup = Setup(
@@ -419,10 +440,10 @@ class RunningNode:
             terms.slots,
             when_isolated,
             place=keys.place_of(name),
-            shared=self.peers.made_of_members,
+            shared=self.driver.made_of_members,
         )
         machine = terms.machine_class()(setup)
-        mutex = self.mutexes[name] = LocalMutex(self, name, terms, machine)
+        mutex = self.mutexes[name] = LocalMutex(self, name, terms, machine, when_isolated)
         return mutex
 
     def rekey(self, group_keys: Sequence[bytes]) -> None:
@@ -431,32 +452,9 @@ class RunningNode:
 
     # --- what the parts of the node ask of each other ---------------------------------------------------------------
 
-    def members_changed(self, event: MembersChanged) -> None:
-        self.notice("", "members", {"count": len(self.members)})
-        for mutex in list(self.mutexes.values()):
-            if mutex.started:
-                self.handle(mutex, event)
-
-    def set_banned(self, is_banned: bool) -> None:
-        """The others ignore this node. Who waits here waits in vain, and who holds may not be alone."""
-        self.banned = None
-        if is_banned:
-            self.banned = NodeClosed("this node is banned from its group by the registry. Ask who runs that.")
-            self.warn("banned", str(self.banned))
-            for mutex in list(self.mutexes.values()):
-                mutex.fail(self.banned)
-                for request in list(mutex.holding):
-                    mutex.lose(request, LostReason.ISOLATED)
-
     def something_changed(self) -> None:
         """A greeting or a hold ended, or a machine has handed everything over: `open` or `close` may wait for that."""
         self._news.set()
-
-    def membership_is_complete(self) -> bool:
-        return is_complete(self.membership)
-
-    def knows_everybody(self) -> bool:
-        return shows_all(self.membership) and not self.peers.greetings
 
     def drop(self, why: str, count: int = 1) -> None:
         self.dropped[why] += count
@@ -476,8 +474,7 @@ class RunningNode:
         self.notice("", "loop_lag", {"seconds": lag_s})
 
     def call(self, id: NodeId) -> str:
-        peer = self.peers.table.get(id)
-        return f"{peer.name or 'a node'} at {peer.address}" if peer else f"node {id:x}"
+        return self.driver.group.company.call(id)
 
     def statistics(self) -> NodeStatistics:
         return NodeStatistics(

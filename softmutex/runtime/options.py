@@ -23,6 +23,7 @@ from softmutex.values import (
     adapter,
     choice,
     count,
+    duration_or_never_s,
     duration_or_none_s,
     duration_s,
     flag,
@@ -53,6 +54,7 @@ class Setting:
     flag: bool = False  # commands that join a group have one
     in_query: bool = False  # may stand in the query of the transport's or the membership's URL
     keyword_only: bool = False  # cannot be written in a file or in the environment
+    none_counts: bool = False  # a keyword that is None is not one that was left out
     by_job: bool = True  # a job may tell an agent; what it may not, it sees to by itself
     name: str = ""
     of: str = ""  # "node", "mutex" or "timing" (a table of its own in a file)
@@ -100,6 +102,19 @@ class MutexOptions(TypedDict, total=False):
             "when too few others answer: wait for them, proceed, or raise Isolated",
             flag=True,
         ),
+    ]
+    isolated_timeout: Annotated[
+        float | None,
+        Setting(
+            duration_or_never_s,
+            600.0,
+            "how long members that are silent still count; never: until somebody says that they are gone",
+            flag=True,
+            none_counts=True,
+        ),
+    ]
+    min_members: Annotated[
+        int, Setting(count, 1, "the first token is made only where so many are there, this one included", flag=True)
     ]
     algorithm: Annotated[
         "str | type[Algorithm]",
@@ -233,7 +248,11 @@ def read(given: Mapping[str, Any], options: Any) -> dict[str, Any]:
     timing = given.get("timing")
     if timing is not None:
         result |= {f"timing.{each.name}": getattr(timing, each.name) for each in fields(timing)}
-    return {name: read_one(SETTINGS[name], value, "keyword") for name, value in result.items() if value is not None}
+    return {
+        name: read_one(SETTINGS[name], value, "keyword")
+        for name, value in result.items()
+        if value is not None or SETTINGS[name].none_counts
+    }
 
 
 def read_one(setting: Setting, raw: Any, where: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Self, Unpack
 
 from softmutex.core.errors import ConfigError, NodeClosed
 from softmutex.core.events import NodeId
-from softmutex.runtime import background, leading
+from softmutex.runtime import background, leading, nesting
 from softmutex.runtime.config import Settings, resolve, with_places
 from softmutex.runtime.crossing import see_through
 from softmutex.runtime.keys import group_keys
@@ -104,7 +104,7 @@ class NodeBase:
 
     def peers(self) -> tuple[Peer, ...]:
         """The other live nodes that are known."""
-        return self.running().peers.shown()
+        return self.running().driver.shown()
 
     def statistics(self) -> NodeStatistics:
         return self.running().statistics()
@@ -176,13 +176,14 @@ class Node(NodeBase):
         """Hands everything over and leaves. A cancellation of the caller does not stop that."""
         running, self._running = self._running, None
         thread, self._thread = self._thread, None
+        own = nesting.bodies_here()
         if thread is None:
             if running is not None and running.is_mine():
-                await see_through(running.close())
+                await see_through(running.close(own))
             return
         try:
             if running is not None and running.is_mine():
-                await see_through(thread.run(running.close()))
+                await see_through(thread.run(running.close(own)))
         finally:
             background.release(thread)
 

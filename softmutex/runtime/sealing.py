@@ -221,8 +221,10 @@ class _Door:
         return self._refuse(Refusal.MALFORMED, str(error))
 
     def _misplaced(self, frame: Frame) -> Refused | None:
-        """A node's own greeting may come back to it: that is how it learns that an address is its own."""
-        if frame.sender == self.me and frame.receiver != NOBODY:
+        """A node's own greeting may come back to it: that is how it learns that an address is its own, once a secret
+        that went there in a frame for this very life came back, too. A second process under its id is found so, too."""
+        is_greeting = frame.receiver == self.me and isinstance(frame.message, Hello | Challenge)
+        if frame.sender == self.me and frame.receiver != NOBODY and not is_greeting:
             return self._refuse(Refusal.REFLECTED, "sealed by this node itself, or by another process under its id")
         if frame.receiver not in (self.me, NOBODY):
             return self._refuse(Refusal.MISDIRECTED, "meant for another life")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from softmutex.core.events import Duration, FactKind, NodeId
+from softmutex.core.events import Duration, FactKind, NodeId, RequestId, to_seconds
+
+PAIRS_KEPT = 256
 
 
 class Durations:
@@ -23,6 +25,44 @@ class Durations:
         self.total_ns += duration
         if duration > self.max_ns:
             self.max_ns = duration
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapStatistics:
+    """Holds of this node that were held while another node held the same, as far as it is known by now."""
+
+    count: int = 0
+    seconds: float = 0.0
+    longest: float = 0.0
+
+
+class Overlaps:
+    """Pairs of holds, each counted once however often it is told of. The oldest are forgotten one by one, not counted
+    out."""
+
+    __slots__ = ("_lengths", "count", "longest_ns", "total_ns")
+
+    def __init__(self) -> None:
+        self._lengths: dict[tuple[RequestId, NodeId, RequestId], Duration] = {}
+        self.count = 0
+        self.total_ns: Duration = 0
+        self.longest_ns: Duration = 0
+
+    def add(self, pair: tuple[RequestId, NodeId, RequestId], length: Duration) -> bool:
+        """Whether it is new."""
+        known = self._lengths.pop(pair, None)
+        if known is None:
+            self.count += 1
+        longest = max(known or 0, length)
+        self.total_ns += longest - (known or 0)
+        self.longest_ns = max(self.longest_ns, longest)
+        self._lengths[pair] = longest
+        if len(self._lengths) > PAIRS_KEPT:
+            del self._lengths[next(iter(self._lengths))]
+        return known is None
+
+    def seen(self) -> OverlapStatistics:
+        return OverlapStatistics(self.count, to_seconds(self.total_ns), to_seconds(self.longest_ns))
 
 
 class MutexCounts:
@@ -63,6 +103,7 @@ class MutexStatistics:
     facts: Mapping[str, int]  # by FactKind: generated, discarded, handed_over, overlap ...
     sent: Mapping[str, int]  # messages by kind
     received: Mapping[str, int]
+    overlaps: OverlapStatistics = OverlapStatistics()
 
     @classmethod
     def nothing(cls, name: str) -> MutexStatistics:
@@ -92,4 +133,5 @@ class Peer:
     name: str
     address: str
     heard_ago: float | None  # seconds since it was last heard; None: known from the membership only
-    suspected: bool  # it did not answer lately, and is being probed
+    suspected: bool  # it did not answer lately, and is asked, or looked for
+    silent: bool = False  # it was asked in every way and did not answer; it still counts

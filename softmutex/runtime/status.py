@@ -28,7 +28,7 @@ from softmutex.runtime import keys
 from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
 from softmutex.runtime.local import LocalMutex
-from softmutex.runtime.statistics import NodeStatistics
+from softmutex.runtime.statistics import NodeStatistics, Peer
 from softmutex.runtime.whom import of_this_process
 
 if TYPE_CHECKING:
@@ -38,16 +38,21 @@ if TYPE_CHECKING:
 PAGE = 1024
 PAGES_MAX = 256
 DOCUMENTS_KEPT = 8
+SILENT_SHOWN = 64
 ASK_AGAIN_S = 0.2
 
 
 # --- the node's side ------------------------------------------------------------------------------------------------
 
 
-class Cookies(Protocol):
+class GroupForStatus(Protocol):
     def cookie(self, source: str, sender: NodeId) -> int:
         """Proves that who repeats it can be reached at `source`."""
         ...
+
+    def post(self, address: str, to: NodeId, mutex: str, message: Message) -> None: ...
+
+    def shown(self) -> tuple[Peer, ...]: ...
 
 
 class NodeForStatus(Protocol):
@@ -63,9 +68,7 @@ class NodeForStatus(Protocol):
     mutexes: dict[str, LocalMutex]
 
     @property
-    def peers(self) -> Cookies: ...
-
-    def send(self, to: NodeId, mutex: str, message: Message, address: str | None = None) -> None: ...
+    def driver(self) -> GroupForStatus: ...
 
     def statistics(self) -> NodeStatistics: ...
 
@@ -80,8 +83,8 @@ class StatusDesk:
             return False
         nonce, cookie, page = message
         node = self._node
-        if cookie != node.peers.cookie(source, sender) or not to_me:  # P5
-            node.send(sender, "", Challenge(nonce, node.peers.cookie(source, sender)), source)
+        if cookie != node.driver.cookie(source, sender) or not to_me:  # P5
+            node.driver.post(source, sender, "", Challenge(nonce, node.driver.cookie(source, sender)))
             return True
         document = self._documents.get((sender, nonce))
         if document is None:
@@ -92,7 +95,7 @@ class StatusDesk:
         pages = max(1, -(-len(document) // PAGE))
         if page < pages:
             content = document[page * PAGE : (page + 1) * PAGE]
-            node.send(sender, "", StatusReply(nonce, page, pages, content), source)
+            node.driver.post(source, sender, "", StatusReply(nonce, page, pages, content))
         return True
 
 
@@ -110,6 +113,11 @@ def describe(node: NodeForStatus) -> dict[str, Any]:
         "identity": node.vouching.shown if node.vouching is not None else None,
         "clock": seconds(node.now()),  # since 1970, as its machines see it
         "peers": statistics.peers,
+        "silent": [
+            {"id": f"{peer.id:016x}", "name": peer.name, "address": peer.address}
+            for peer in node.driver.shown()
+            if peer.silent
+        ][:SILENT_SHOWN],
         "dropped": dict(statistics.dropped),
         "told": dict(statistics.told),
         "loop_lag_max": round(statistics.loop_lag_max, 3),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self, Unpack
 
-from softmutex.runtime import background, leading
+from softmutex.runtime import background, leading, nesting
 from softmutex.runtime.blocking import BlockingMutex
 from softmutex.runtime.config import Settings
 from softmutex.runtime.host import OneShot
@@ -71,7 +71,7 @@ class Node(NodeBase):
             return
         try:
             if running is not None and running.is_mine():
-                thread.wait(running.close())
+                thread.wait(running.close(nesting.bodies_here()))
         finally:
             background.release(thread)
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from softmutex import plugins
+from softmutex.core.errors import ConfigError
 from softmutex.core.events import Duration, from_seconds, to_seconds
 from softmutex.core.machine import Algorithm, WhenIsolated
 from softmutex.core.messages import Description, Standing
@@ -94,6 +96,8 @@ class Policy:
     on_lost: str | Callable[..., Any] = "continue"
     when_isolated: WhenIsolated = "wait"
     purpose: str | None = None
+    min_members: int = 1
+    isolated_timeout: Duration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ class Plan:
 
 
 def plan(name: str, settings: Settings) -> Plan:
-    max_hold_s = settings["max_hold"]
+    max_hold_s, isolated_s = settings["max_hold"], settings["isolated_timeout"]
     algorithm, machine = settings["algorithm"], None
     if not isinstance(algorithm, str):
         algorithm, machine = algorithm.name, algorithm
@@ -127,6 +131,8 @@ def plan(name: str, settings: Settings) -> Plan:
             settings["on_lost"],
             settings["when_isolated"],
             settings["purpose"],
+            settings["min_members"],
+            None if isolated_s == math.inf else from_seconds(isolated_s),
         ),
     )
 
@@ -134,3 +140,9 @@ def plan(name: str, settings: Settings) -> Plan:
 def has_each(machine: type[Algorithm]) -> bool:
     """Whether it has a switch for how many slots one node may use."""
     return any(option.name == "each" for option in fields(machine.Options))
+
+
+def refusal(name: str, who: str, difference: str) -> ConfigError:
+    return ConfigError(
+        f"the mutex {name!r} is run by {who} with other settings: {difference}. Give all members the same ones."
+    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from softmutex.core.events import SECOND, MembersChanged, NodeId, Returned, Silenced
+from softmutex.core.events import NOBODY, SECOND, MembersChanged, NodeId, Returned, Silenced
 from softmutex.core.group import Listed
+from softmutex.core.group.ways import RELAYS_A_SECOND
 from softmutex.core.messages import Bye, Challenge, Forget, Forgetting, Hello, Message, Ping, Pong, Relay
-from tests.group.village import House, Village
+from tests.group.village import House, Sealed, Village
 
 Frame = tuple[NodeId, NodeId, str, Message]
 SEEDS = range(20)
@@ -221,6 +222,15 @@ def test_a_relay_is_a_matter_between_members_and_of_one_step():
 
 
 # --- farewells, operators -------------------------------------------------------------------------------------------
+
+
+def test_frames_that_are_passed_on_for_others_are_bounded():
+    a, b, c = Village().neighbours(3)
+    village = a.village
+    for _ in range(RELAYS_A_SECOND + 10):
+        b.take(a.id, True, "", Relay(c.id, Sealed.of(a.id, c.id, "x", Ping(1))), a.address, NOBODY)
+    assert village.sent[Relay] == RELAYS_A_SECOND
+    assert b.dropped["relays"] == 10
 
 
 def test_a_farewell_is_final_even_if_a_greeting_comes_after_it():

@@ -9,10 +9,11 @@ import time
 import pytest
 
 from softmutex import Hold, HoldLost, Isolated, Node
-from softmutex.core.events import FactKind, LostReason, Note
+from softmutex.core.events import SECOND, FactKind, LostReason, Note, Overlapped
 from softmutex.ports import Observation
-from softmutex.runtime.statistics import MutexStatistics
+from softmutex.runtime.statistics import MutexStatistics, OverlapStatistics
 from softmutex.testing import MemoryNetwork, in_virtual_time
+from tests.limits import lower
 from tests.runtime.group import node_on, perform, puppet_mutex, puppet_of, until
 
 
@@ -314,6 +315,25 @@ async def test_on_overrun_may_be_a_function():
     ):
         await asyncio.sleep(61)
         assert told == [hold]
+
+
+# --- overlaps -------------------------------------------------------------------------------------------------------
+
+
+async def test_an_overlap_that_is_told_of_twice_is_counted_once_with_its_longest_length(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+):
+    """Also after the hold."""
+    mutex = puppet_mutex(node)
+    async with mutex:
+        pass
+    for other, length in ((7, SECOND), (7, 3 * SECOND), (8, 2 * SECOND), (7, SECOND)):
+        await perform(node, Overlapped(1, other, 5, length))
+    assert mutex.statistics().overlaps == OverlapStatistics(count=2, seconds=5.0, longest=3.0)
+    lower("overlaps of one mutex that are remembered, so that each is counted once", 2, monkeypatch)
+    for other in (9, 7):
+        await perform(node, Overlapped(1, other, 5, SECOND))
+    assert mutex.statistics().overlaps.count == 3, "7 was told of after 8: it is remembered"
 
 
 # --- isolation ------------------------------------------------------------------------------------------------------

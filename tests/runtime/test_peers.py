@@ -1,17 +1,18 @@
 """Who is a member: greetings, suspicion, farewells, and what strangers can and cannot do."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from softmutex import Node
-from softmutex.core.events import MembersChanged
+from softmutex.core.events import MembersChanged, Returned, Silenced
 from softmutex.core.messages import Bye, Challenge, Hello, Ping, Pong, Welcome
 from softmutex.core.wire import Frame, encode
-from softmutex.ports import Member
-from softmutex.testing import MemoryNetwork, in_virtual_time
+from softmutex.ports import Closed, Member
+from softmutex.testing import MemoryNetwork, MemoryTransport, in_virtual_time
 from tests.limits import limit
 from tests.runtime.group import GROUP, Overheard, Stranger, opened, puppet_mutex, puppet_of, until
 
@@ -45,6 +46,30 @@ class Listed:
 
     def statistics(self) -> dict[str, int]:
         return {}
+
+
+class Mirror:
+    """At `address` of a network: what arrives there goes on to `leads_to`, as if it came from there."""
+
+    def __init__(self, network: MemoryNetwork, address: str, leads_to: str) -> None:
+        self.transport: MemoryTransport = network.transport(address)
+        self._leads_to = leads_to
+
+    async def __aenter__(self) -> "Mirror":
+        await self.transport.open()
+        self._task = asyncio.create_task(self._reflect())
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.transport.aclose()
+        await self._task
+
+    async def _reflect(self) -> None:
+        with contextlib.suppress(Closed):
+            while True:
+                for datagram in await self.transport.receive():
+                    if datagram.payload:
+                        self.transport.send(self._leads_to, datagram.payload)
 
 
 @pytest.fixture
@@ -82,13 +107,40 @@ async def test_nodes_that_know_only_addresses_greet_each_other_and_learn_id_and_
 @in_virtual_time
 async def test_a_node_recognises_itself_under_whatever_address_it_is_listed():
     network = MemoryNetwork()
-    async with listed_node(network, Listed(Member("a")), "a") as a:
+    async with Mirror(network, "alias", "a"), listed_node(network, Listed(Member("a"), Member("alias")), "a") as a:
         assert a.peers() == ()
         greeted = a.statistics().transport["sent"]
         await asyncio.sleep(600)
-        assert a.statistics().transport["sent"] == greeted  # nobody is left to be greeted
+        assert a.statistics().transport["sent"] - greeted <= 20  # that it is its own is proved anew now and then
         async with a.mutex("x").hold(timeout=60) as hold:
-            assert hold.epoch > 1  # and all the same somebody may be there: it listened, and did not found
+            assert hold.epoch == 1
+        assert "missing" not in a.statistics().told and "alone" not in a.statistics().told
+
+
+@in_virtual_time
+@pytest.mark.parametrize("sealed", [True, False])
+async def test_two_datagrams_that_are_reflected_part_nobody(sealed: bool):
+    """Whoever reflects the first HELLO of each of two nodes needs no key for that."""
+    network = MemoryNetwork(delay=0.001)
+    attacker = network.transport("attacker")
+    await attacker.open()
+    hellos: dict[str, bytes] = {}
+    network.tap = lambda source, _to, payload: hellos.setdefault(source, payload) and None
+    network.partition("a", "b")
+    options = {"key": bytes(range(32))} if sealed else {}
+    async with (
+        listed_node(network, Listed(Member("b")), "a", **options) as a,
+        listed_node(network, Listed(Member("a")), "b", **options) as b,
+    ):
+        for node in (a, b):
+            attacker.send(node.address, hellos[node.address])
+        await asyncio.sleep(0.1)
+        network.heal()
+        await asyncio.sleep(3)
+        assert (known(a), known(b)) == (["b"], ["a"])
+        assert a.statistics().dropped["own greetings"] == b.statistics().dropped["own greetings"] == 1
+        assert a.statistics().told["reflected"] == b.statistics().told["reflected"] == 1
+    await attacker.aclose()
 
 
 async def test_who_knows_us_first_becomes_a_member_though_no_list_shows_it(no_leaks: None, network: MemoryNetwork):
@@ -204,15 +256,13 @@ async def test_two_live_nodes_of_one_name_are_told_of_once(
 
 
 @in_virtual_time
-async def test_an_address_that_does_not_answer_is_asked_ever_more_rarely():
+async def test_of_those_that_do_not_answer_one_a_second_is_looked_for_however_many_they_are():
     network = MemoryNetwork()
-    async with listed_node(network, Listed(Member("nobody")), "a") as a:
+    async with listed_node(network, Listed(*(Member(f"nobody-{number}") for number in range(20))), "a") as a:
         await asyncio.sleep(60)
         after_a_minute = a.statistics().transport["sent"]
         await asyncio.sleep(3600)
-        after_an_hour = a.statistics().transport["sent"]
-    assert 8 <= after_a_minute <= 14
-    assert (after_an_hour - after_a_minute) / 3600 <= 1 / 22
+        assert (a.statistics().transport["sent"] - after_a_minute) / 3600 == pytest.approx(1.0, abs=0.02)
 
 
 @in_virtual_time
@@ -221,7 +271,7 @@ async def test_an_address_that_answers_late_is_met_all_the_same():
     async with listed_node(network, Listed(Member("b")), "a") as a:
         await asyncio.sleep(1000)
         async with listed_node(network, Listed(), "b") as b:
-            await asyncio.sleep(40)
+            await asyncio.sleep(2)
             assert (known(a), known(b)) == (["b"], ["a"])
 
 
@@ -229,7 +279,7 @@ async def test_an_address_that_answers_late_is_met_all_the_same():
 
 
 @in_virtual_time
-async def test_a_peer_that_is_suspected_and_silent_is_removed_within_two_seconds_and_the_machines_are_told():
+async def test_a_peer_that_is_suspected_and_whose_host_refuses_is_removed_at_once_and_the_machines_are_told():
     network = MemoryNetwork()
     listed = Listed(Member("b"))
     async with (
@@ -243,11 +293,41 @@ async def test_a_peer_that_is_suspected_and_silent_is_removed_within_two_seconds
         network.crash("b")
         listed.show()
         await until(lambda: a.peers()[0].suspected)
-        await asyncio.sleep(2)
+        await asyncio.sleep(0.5)
         assert a.peers() == ()
-        assert len(overheard.of(Ping, a.id)) == limit("pings to one member that is silent")
+        assert len(overheard.of(Ping, a.id)) < limit("pings to one member that is silent")
         assert puppet_of(a).setup.members == [a.id]
         assert MembersChanged((), (gone,)) in puppet_of(a).told
+
+
+@in_virtual_time
+async def test_a_peer_that_is_suspected_and_silent_still_counts_and_the_machines_are_told():
+    network = MemoryNetwork()
+    listed = Listed(Member("b"))
+    async with (
+        listed_node(network, listed, "a") as a,
+        listed_node(network, Listed(Member("a")), "b") as b,
+        puppet_mutex(a, isolated_timeout=60),
+    ):
+        silent = b.id
+        overheard = Overheard(network)
+        network.switch_off("b")
+        listed.show()
+        await asyncio.sleep(2)
+        assert [(peer.id, peer.silent) for peer in a.peers()] == [(silent, True)]
+        assert len(overheard.of(Ping, a.id)) >= limit("pings to one member that is silent")
+        assert Silenced(silent) in puppet_of(a).told
+        assert puppet_of(a).setup.members == sorted([a.id, silent])
+        async with puppet_mutex(
+            a, "y", isolated_timeout=1, when_isolated="proceed"
+        ):  # a machine that begins later is told as well
+            assert Silenced(silent) in puppet_of(a).told
+        await asyncio.sleep(50)
+        assert a.peers() != ()  # the most patient mutex counts
+        await asyncio.sleep(10)
+        assert a.peers() == ()
+        assert MembersChanged((), (silent,)) in puppet_of(a).told
+        assert a.statistics().told["given up"] == 1
 
 
 @in_virtual_time
@@ -266,20 +346,25 @@ async def test_a_peer_that_answers_stays_a_member():
 
 
 @in_virtual_time
-async def test_a_node_that_was_silent_for_a_while_is_met_again():
+async def test_a_node_that_was_silent_for_a_while_is_heard_again_soon():
     network = MemoryNetwork()
     lists = (Listed(Member("b")), Listed(Member("a")))
-    async with listed_node(network, lists[0], "a") as a, listed_node(network, lists[1], "b") as b:
+    async with (
+        listed_node(network, lists[0], "a") as a,
+        listed_node(network, lists[1], "b") as b,
+        puppet_mutex(a),
+    ):
         network.partition("a", "b")
         for listed, other in zip(lists, "ba", strict=True):
             listed.show()
             await asyncio.sleep(0.1)  # suspected, and still there
             listed.show(Member(other))
         await asyncio.sleep(60)
-        assert (known(a), known(b)) == ([], [])
+        assert [peer.silent for node in (a, b) for peer in node.peers()] == [True, True]
         network.heal()
-        await asyncio.sleep(40)
-        assert (known(a), known(b)) == (["b"], ["a"])
+        await asyncio.sleep(3)
+        assert [peer.silent for node in (a, b) for peer in node.peers()] == [False, False]
+        assert Returned(b.id) in puppet_of(a).told
 
 
 @in_virtual_time
@@ -309,7 +394,6 @@ async def test_a_crowd_that_is_suspected_at_once_is_probed_in_portions_and_nobod
             await asyncio.sleep(0.01)
         assert len(pinged()) == at_once
         assert sum(peer.suspected for peer in a.peers()) == len(crowd)
-        assert a.statistics().told["probes put off"] == at_once + 100
         survivor = await opened(network, "survivor", crowd[-1].id)
         survivor.say(a, Pong(1))  # speaks before its turn came
         await asyncio.sleep(3 * 2)

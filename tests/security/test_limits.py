@@ -12,7 +12,7 @@ import pytest
 
 from softmutex import ConfigError
 from softmutex.core.errors import BadFrame
-from softmutex.core.messages import Bye, Describe, Hello, Pong
+from softmutex.core.messages import Bye, Hello, Pong
 from softmutex.core.wire import MAX_MUTEX, Frame, UnfitForWire, decode, encode
 from softmutex.mailbox import Mailbox
 from softmutex.ports import Datagram, Member
@@ -27,14 +27,15 @@ from tests.wandering.stage import Stage
 
 ROOT = Path(__file__).parent.parent.parent
 LOOKS_LIKE_A_LIMIT = re.compile(r"[A-Z_]*(_MAX|MAX_[A-Z]+|_KEPT|_AT_ONCE|_A_SECOND)")
-WHERE = ("softmutex.runtime.*", "softmutex.core.wire", "softmutex.mailbox")
+WHERE = ("softmutex.runtime.*", "softmutex.core.group.*", "softmutex.core.wire", "softmutex.mailbox")
 # Bounds of what this node does by itself, and of what is bounded by another row.
 OF_OTHER_KINDS = {
-    "softmutex.runtime.peers.GREETING_MAX",  # a time
     "softmutex.runtime.identity.NAME_MAX",  # together they are less than a frame has room for
     "softmutex.runtime.identity.CERTIFICATE_MAX",
     "softmutex.runtime.identity.ATTESTATION_MAX",
     "softmutex.runtime.identity.AGAIN_MAX_S",
+    "softmutex.core.group.rosters.ADDRESS_MAX",
+    "softmutex.core.group.rosters.ASKED_AT_ONCE",  # of what this node asks for
     "softmutex.runtime.observing.BAGGAGE_MAX",  # of a field of a message
     "softmutex.runtime.whom.PURPOSE_MAX",  # the same
     "softmutex.runtime.local.PAST_KEPT",  # of its own holds
@@ -214,18 +215,6 @@ async def test_one_mutex_too_many_is_refused(no_leaks: None, network: MemoryNetw
                 raise AssertionError("entered")
         async with one.mutex("x"):
             pass
-
-
-async def test_a_large_group_is_not_asked(no_leaks: None, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch):
-    async with node_on(network) as a, node_on(network) as b, node_on(network) as c:
-        await until(lambda: all(len(one.peers()) == 2 for one in (a, b, c)))
-        overheard = Overheard(network)
-        async with a.mutex("asked").hold(timeout=60):
-            assert len(overheard.of(Describe, a.id)) == 2
-        overheard.frames.clear()
-        lower("others that are asked who founded a mutex", 1, monkeypatch)
-        async with a.mutex("x").hold(timeout=60):
-            assert not overheard.of(Describe, a.id)
 
 
 def test_of_an_endless_key_file_only_the_beginning_is_read(tmp_path: Path):

@@ -295,6 +295,9 @@ def test_a_greeting_from_before_the_first_frame_for_this_life_cannot_be_played_b
 def test_a_nodes_own_frames_do_not_come_back_to_it_but_for_greetings():
     me = sealer()
     assert reason_of(me.open(me.seal(to_me(sender=ME)))) is Refusal.REFLECTED
+    own = to_me(sender=ME)._replace(message=Challenge(1, 2))
+    assert me.open(sealed := me.seal(own)) == own
+    assert reason_of(me.open(sealed)) is Refusal.REPLAYED
     assert me.open(me.seal(to_me(sender=ME, receiver=0))) == to_me(sender=ME, receiver=0)
 
 

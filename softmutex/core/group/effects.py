@@ -48,13 +48,15 @@ class Listing(NamedTuple):
 
     `complete`: of two that join at once at least one sees the other, and whom it no longer shows is gone. `pending`:
     what it is still finding out, in words (a name that is being looked up, a list that was not read yet).
-    `unresolved`: entries of which it found out that they lead nowhere, for now.
+    `unresolved`: entries of which it found out that they lead nowhere, for now. `may_be_late`: it may show somebody
+    late, and does not say so by `pending`.
     """
 
     places: tuple[Listed, ...] = ()
     complete: bool = False
     pending: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
+    may_be_late: bool = True
 
 
 class Tell(NamedTuple):

@@ -17,7 +17,7 @@ F2  Of two that ask at once and have asked one and the same third node, at most 
     other, and of two the lower id goes on; the other one waits for its word, and asks again.
 F3  Answers tell how many members the answerer knows, and who they are (a digest). Where that is not what this node
     knows, whom it names is met and asked, too. (Not where the membership is complete: of two that join one sees the
-    other, and asks it.)
+    other, and asks it.) Who finds it in use asks one of them: a node cannot reach whom it does not know.
 F4  Terms are compared before anything is granted: who has others takes no part.
 F5  An answer counts for the stage of the inquiry in which it was asked for, a word that was not asked for only if it
     says that the mutex is used.
@@ -173,11 +173,14 @@ class Founding:
         group = self._group
         patience = group.alone_after
         if len(group.members) < inquiry.min_members:
+            self._stall(
+                inquiry, f"{len(group.members)} of at least {inquiry.min_members} members are there (min_members)"
+            )
             return False
         if inquiry.known_by:
             if inquiry.may_still_tell(group.peers, now, patience):
                 return False
-            self._conclude(inquiry, inquiry.known_by)
+            self._conclude(inquiry, inquiry.known_by, now)
             return True
         if not group.is_settled or inquiry.is_open_ended(group.peers, now):
             return False
@@ -186,23 +189,24 @@ class Founding:
             return False
         answered = len(group.members) - len(silent)
         if silent and inquiry.when_isolated != "proceed" and 2 * answered <= len(group.members):
-            self._stall(inquiry, silent, answered)
+            self._stall(inquiry, self._name_silent(silent, answered))
             return False
         self._tell_who_is_missing(inquiry.mutex, silent)
-        self._conclude(inquiry, NOBODY)
+        self._conclude(inquiry, NOBODY, now)
         return True
 
-    def _stall(self, inquiry: Inquiry, silent: Sequence[NodeId], answered: int) -> None:
-        if inquiry.is_stalled:
-            return
-        inquiry.is_stalled = True
+    def _stall(self, inquiry: Inquiry, why: str) -> None:
+        if not inquiry.is_stalled:
+            inquiry.is_stalled = True
+            self._group.put(Stalled(inquiry.mutex, why))
+
+    def _name_silent(self, silent: Sequence[NodeId], answered: int) -> str:
         group = self._group
         who = ", ".join(group.company.call(node) for node in silent[:4]) + (", ..." if len(silent) > 4 else "")
-        why = (
+        return (
             f"{answered} of {len(group.members)} members answer, this one included, which is not more than half, "
             f"and none of these knows of a token. Silent: {who}"
         )
-        group.put(Stalled(inquiry.mutex, why))
 
     def _tell_who_is_missing(self, mutex: str, silent: Sequence[NodeId]) -> None:
         """Where a list names others, and not all of them are there."""
@@ -219,7 +223,7 @@ class Founding:
         is_routine = not silent and all(state == "refused" for _, state in missing)
         group.put(Say("alone" if len(group.members) == 1 else "missing", text, is_routine=is_routine))
 
-    def _conclude(self, inquiry: Inquiry, hint: NodeId) -> None:
+    def _conclude(self, inquiry: Inquiry, hint: NodeId, now: Instant) -> None:
         """And all that were asked are told, so that who asks them later hears of it."""
         group = self._group
         is_founder = not hint
@@ -231,6 +235,8 @@ class Founding:
         known = self._say(inquiry.terms, Standing.KNOWN, group.ego.id)
         for node in inquiry.whom_to_tell(is_founder):
             group.put(Tell(node, inquiry.mutex, known))
+        if hint:
+            self._learn(inquiry.knows_others, inquiry.their_digest, now)
 
     def _end(self, inquiry: Inquiry) -> None:
         del self._by_number[inquiry.number]
@@ -333,11 +339,14 @@ class Founding:
             del self._by_number[introduction.number]
             self._group.put(CancelTimer(("introduction", introduction.number)))
             self._group.put(TakePart(mutex, sender, said, tuple(introduction.kept)))
+            self._learn(sender, said.digest, now)
         elif said.standing is Standing.KNOWN:
             self._note(mutex, Standing.KNOWN, said.by or sender, now + KNOWN_FOR)
 
     def _on_answer(self, inquiry: Inquiry, sender: NodeId, said: Description, now: Instant) -> None:
         group = self._group
+        if said.digest and said.digest != group.company.digest:
+            inquiry.knows_others, inquiry.their_digest = sender, said.digest
         if said.standing is Standing.KNOWN:
             if said.algorithm and (difference := differs(inquiry.terms, said)):
                 del self._inquiries[inquiry.mutex]
@@ -361,6 +370,13 @@ class Founding:
                 inquiry.rivalled(said.by, now + group.alone_after, group.peers)
                 self._meet(said.by, sender, now)
         self._advance(inquiry, now)
+
+    def _learn(self, node: NodeId, digest: int, now: Instant) -> None:
+        """Of whom it knows, where that is not whom this node knows. (A list that is complete will say so.)"""
+        group = self._group
+        is_complete = group.listing is not None and group.listing.complete
+        if node in group.peers and digest and digest != group.company.digest and not is_complete:
+            group.rosters.ask(node, now)
 
     def _meet(self, node: NodeId, teller: NodeId, now: Instant) -> None:
         """Who speaks of a node that is no member here knows where it is."""

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 
 from softmutex.core.chance import Rng
 from softmutex.core.events import NOBODY, SECOND, CancelTimer, Duration, Instant, NodeId, SetTimer, from_seconds
-from softmutex.core.group.effects import Drop, Listed, Mail
+from softmutex.core.group.effects import Drop, Listed, Mail, Say
 from softmutex.core.messages import Hello
 
 GREETING: Final = from_seconds(0.1)  # the gap after the first HELLO; the next ones double
@@ -45,7 +45,7 @@ class Ego(NamedTuple):
 
 
 class GreeterOwner(Protocol):
-    def put(self, effect: Mail | SetTimer | CancelTimer | Drop) -> None: ...
+    def put(self, effect: Mail | SetTimer | CancelTimer | Drop | Say) -> None: ...
 
     def decided(self, now: Instant) -> None:
         """Of one more address it is known whether somebody is there."""
@@ -144,6 +144,9 @@ class Greeter:
         if greeting is None:
             return
         del self._by_nonce[greeting.nonce], self._by_number[greeting.number]
+        if greeting.proof:
+            text = f"a greeting for {address} came back, and that is not this node: somebody sends its datagrams back"
+            self._owner.put(Say("reflected", text, once=f"reflected {address}"))
         if greeting.is_quick or greeting.own_until:
             self._owner.put(CancelTimer(("greet", greeting.number)))
         if greeting.is_quick:
@@ -195,6 +198,7 @@ class Greeter:
         if greeting is None:
             return False
         if not to_me:
+            self._owner.put(Drop("own greetings"))
             greeting.proof = greeting.proof or self._draw() | 1
             self._hello(greeting, self._ego.id, greeting.proof)
         elif greeting.proof and hello.cookie == greeting.proof:

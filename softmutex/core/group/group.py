@@ -84,12 +84,14 @@ class Group:
         self.listing: Listing | None = None  # the last one
         self.patience = Patience(PING)
         self.suspicion = Suspicion(self, ego.rng, self.patience, isolated_timeout)
+        self.is_silent = self.suspicion.is_silent
         self.roll_call = RollCall(ego.id, self.members, self, ego.rng, self.patience, self.company.heard_at)
         self.greeter = Greeter(self, ego, alone_after)
         self.search = Search(self, self.suspicion, self.greeter, ego.rng)
         self.ways = Ways(self, self.company, ego.rng)
         self.route = self.ways.route
         self.porter = Porter(self, ego, self.greeter)
+        self.call_roll = self.roll_call.call
         self.rosters = Rosters(self, self.company, self.patience)
         self.founding = Founding(self)
         self.roster_ended = self.founding.roster_ended
@@ -99,15 +101,20 @@ class Group:
         self._told_bye: set[NodeId] = set()
         self._doubled: set[str] = set()  # names that were told of
         self._budgets: dict[str, tuple[Instant, int]] = {}
-        self._awaits_news = False  # of a list that may err
+        self._unresolved: set[str] = set()  # entries of the list that ever led nowhere
+        self._news_at: Instant = 0  # of a list that may err; 0: none is awaited
 
     # --- what the membership says -----------------------------------------------------------------------------------
 
     def listed(self, listing: Listing, now: Instant) -> None:
         """The membership's list of the others, whole."""
-        if self.listing is None and not listing.complete:
-            self._awaits_news = True
-            self.put(SetTimer("late news", now + min(LATE_NEWS, self.alone_after)))
+        may_be_late = self.listing is None and not listing.complete and listing.may_be_late
+        leads_nowhere = not self._unresolved.issuperset(listing.unresolved)  # waited for as for who is silent
+        if may_be_late or leads_nowhere:
+            wait = self.alone_after if leads_nowhere else min(LATE_NEWS, self.alone_after)
+            self._news_at = max(self._news_at, now + wait)
+            self.put(SetTimer("late news", self._news_at))
+        self._unresolved.update(listing.unresolved)
         self.listing = listing
         shown = self._shown = {place.address: place for place in listing.places}
         for address in self.greeter.listed():
@@ -156,7 +163,7 @@ class Group:
     def is_settled(self) -> bool:
         """Of everybody who is listed it is known whether it is there, and nobody is expected any more."""
         listing = self.listing
-        return listing is not None and not listing.pending and not self._awaits_news and self.greeter.is_settled
+        return listing is not None and not listing.pending and not self._news_at and self.greeter.is_settled
 
     def reachability(self) -> tuple[tuple[str, str], ...]:
         """Everybody whom the membership lists, but for this node, and in a word what became of it."""
@@ -304,10 +311,9 @@ class Group:
     def forget_everywhere(self, id: NodeId, now: Instant) -> Forgetting:
         """... and the members that can be reached are told."""
         outcome = self.forget(id, now)
-        if outcome is not Forgetting.ALIVE:
-            for node in self.peers:
-                if not self.is_silent(node):
-                    self.put(Send(node, Forget(0, 0, id)))
+        told = [] if outcome is Forgetting.ALIVE else [node for node in self.peers if not self.is_silent(node)]
+        for node in told:
+            self.put(Send(node, Forget(0, 0, id)))
         return outcome
 
     # --- suspicion --------------------------------------------------------------------------------------------------
@@ -316,18 +322,12 @@ class Group:
         if id in self.peers:
             self.suspicion.suspect(id, now)
 
-    def call_roll(self, asker: str, wide: bool, now: Instant) -> None:
-        self.roll_call.call(asker, wide, now)
-
     def refused(self, address: str, now: Instant) -> None:
         """The transport says that nobody listens there. A hint: it may be late, or forged."""
         self.greeter.refused(address, now)
         peer = self.company.at(address)
         if peer is not None:
             self.suspicion.refused(peer.id, now)
-
-    def is_silent(self, node: NodeId) -> bool:
-        return self.suspicion.is_silent(node)
 
     def ping(self, node: NodeId, nonce: int, tries: int, now: Instant) -> None:
         self.ways.ping(node, nonce, tries, now)
@@ -337,7 +337,7 @@ class Group:
             self.suspect(node, now)
 
     def found_dead(self, node: NodeId, why: str, now: Instant) -> None:
-        self.put(Say("dead", f"{self.company.call(node)} is gone ({why})."))
+        self.put(Say("dead", f"{self.company.call(node)} is gone ({why}).", is_routine=True))
         self._leave_behind(node, now)
 
     def found_silent(self, node: NodeId, now: Instant) -> None:
@@ -360,7 +360,7 @@ class Group:
 
     def given_up(self, node: NodeId, now: Instant) -> None:
         self.put(
-            Say("given up", f"{self.company.call(node)} was silent for too long: it no longer counts as a member.")
+            Say("given up", f"{self.company.call(node)} was silent for too long: it counts as a member no longer.")
         )
         self._leave_behind(node, now)
 
@@ -395,7 +395,7 @@ class Group:
             case "roll":
                 self.roll_call.fired(now)
             case "late news":
-                self._awaits_news = False
+                self._news_at = 0
                 self.founding.look_again(now)
             case ("greet", number):
                 self.greeter.fired(number, now)

@@ -41,6 +41,7 @@ class Inquiry:
         "is_stalled",
         "kept",
         "known_by",
+        "knows_others",
         "min_members",
         "mutex",
         "number",
@@ -49,6 +50,7 @@ class Inquiry:
         "stage",
         "stands_back",
         "terms",
+        "their_digest",
         "when_isolated",
     )
 
@@ -69,6 +71,8 @@ class Inquiry:
         self.number = number  # what its timer is called
         self.kept: tuple[Received, ...] = ()
         self.known_by: NodeId = NOBODY  # who uses it
+        self.knows_others: NodeId = NOBODY  # than we: the last one who answered so,
+        self.their_digest = 0  # ... and what it knows
         self.rivals: dict[NodeId, None] = {}  # who asks as well, and may wait for our word
         self.own_digests: dict[int, None] = {}
         self.stands_back = False

@@ -74,7 +74,7 @@ class Doubt:
 
 
 class Suspicion:
-    __slots__ = ("_asked", "_doubts", "_isolated_timeout", "_owner", "_patience", "_put_off", "_rng")
+    __slots__ = ("_asked", "_doubts", "_owner", "_patience", "_put_off", "_rng", "isolated_timeout")
 
     def __init__(
         self, owner: SuspicionOwner, rng: Rng, patience: Patience, isolated_timeout: Duration | None = ISOLATED_TIMEOUT
@@ -82,7 +82,7 @@ class Suspicion:
         self._owner = owner
         self._rng = rng
         self._patience = patience
-        self._isolated_timeout = isolated_timeout
+        self.isolated_timeout = isolated_timeout
         self._doubts: dict[NodeId, Doubt] = {}
         self._put_off: dict[NodeId, None] = {}  # who waits for its pings, in the order of suspicion
         self._asked = 0  # how many are pinged now
@@ -100,6 +100,19 @@ class Suspicion:
         return [node for node, doubt in self._doubts.items() if doubt.silent_since is not None]
 
     # --- what happens -----------------------------------------------------------------------------------------------
+
+    def wait_for_silent(self, timeout: Duration | None, now: Instant) -> None:
+        """Another `isolated_timeout` from now on, for those too that are silent already."""
+        if timeout == self.isolated_timeout:
+            return
+        self.isolated_timeout = timeout
+        for node, doubt in self._doubts.items():
+            if doubt.silent_since is None:
+                continue
+            if timeout is None:
+                self._owner.put(CancelTimer(("silent", node)))
+            else:
+                self._owner.put(SetTimer(("silent", node), max(now, doubt.silent_since + timeout)))
 
     def suspect(self, node: NodeId, now: Instant) -> None:
         """The owner sees to it that it is a member."""
@@ -187,7 +200,7 @@ class Suspicion:
     # --- how --------------------------------------------------------------------------------------------------------
 
     def _is_speaking(self, node: NodeId, doubt: Doubt) -> None:
-        if doubt.silent_since is not None and self._isolated_timeout is not None:
+        if doubt.silent_since is not None and self.isolated_timeout is not None:
             self._owner.put(CancelTimer(("silent", node)))
         doubt.silent_since = None
 
@@ -224,8 +237,8 @@ class Suspicion:
         self._asked -= 1
         if doubt.silent_since is None:
             doubt.silent_since = doubt.sent[0]
-            if self._isolated_timeout is not None:
-                self._owner.put(SetTimer(("silent", node), doubt.sent[0] + self._isolated_timeout))
+            if self.isolated_timeout is not None:
+                self._owner.put(SetTimer(("silent", node), doubt.sent[0] + self.isolated_timeout))
         self._next(now)
         self._owner.found_silent(node, now)
 
