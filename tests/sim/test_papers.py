@@ -221,6 +221,12 @@ def test_the_quick_reproduction_of_seed_001s_figures_holds(capsys: pytest.Captur
 
 
 @pytest.mark.slow
+def test_the_quick_reproduction_of_seed_003s_figures_holds(capsys: pytest.CaptureFixture[str]):
+    assert main(["sim", "reproduce", "--quick", "003-figure9", "003-figure10", "003-searches"]) == 0
+    assert "21 of 21 judged cells hold" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_the_quick_reproduction_of_what_follows_a_loss_holds(capsys: pytest.CaptureFixture[str]):
     assert main(["sim", "reproduce", "--quick", "000-table5", "000-figure1"]) == 0
     assert "4 of 4 judged cells hold" in capsys.readouterr().out

@@ -53,8 +53,8 @@ class RingOptions(Options):
     initiative: Initiative = Initiative.PULL
     discipline: Discipline = Discipline.FAST
     throttle: bool = True
-    rest: float | None = within(None, 0.001)  # seconds that a token rests with who does not want it; None: skip
-    slowest: float = within(SLOWEST_S, 0.001)  # while nobody wants it, up to so many
+    rest: float | None = within(None, 1e-6)  # seconds that a token rests with who does not want it; None: skip
+    slowest: float = within(SLOWEST_S, 1e-6)  # while nobody wants it, up to so many
     passing: Passing | None = None  # None: in four steps, or at once where nothing can be lost (`Setup.instant`)
 
 
