@@ -1,12 +1,13 @@
 """A reverse proxy as sites have them: one public port, a prefix for each node behind it, which it takes off."""
 
 import itertools
-import socket
 from types import TracebackType
 from typing import Self
 
 import aiohttp
 from aiohttp import web
+
+from tests.ports import free_port
 
 
 class ReverseProxy:
@@ -31,9 +32,7 @@ class ReverseProxy:
         await self._runner.cleanup()
 
     def new_backend(self) -> tuple[int, str]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         name = next(self._names)
         self._ports[name] = port
         return port, f"http://127.0.0.1:{self._port}/site/{name}"

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
+from tests.ports import free_port
+
 # Told of each datagram: from whom, to whom, what. True: it is lost.
 Hook = Callable[[int, int, bytes], bool]
 
@@ -152,9 +154,3 @@ def open_socket() -> socket.socket:
     made.bind(("127.0.0.1", 0))
     made.setblocking(False)
     return made
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -13,7 +13,7 @@ import pytest
 from softmutex import Node, SoftMutexError
 from softmutex.ports import CannotOpen
 from tests.faults.harness import assert_alone, group, stays
-from tests.faults.relay import free_port
+from tests.ports import free_port
 
 SOFTMUTEX = Path(sys.executable).with_name("softmutex")
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from urllib.parse import urlencode
 
 from softmutex.ports import Member
 from tests.adapters.certificates import make_certificates
+from tests.ports import free_port
 
 START_S = 20.0
 
@@ -44,9 +44,7 @@ class Served:
         if tls:
             cert, key, self.ca = make_certificates(folder)
             self._options += ["--cert", str(cert), "--key", str(key)]
-        with socket.socket() as probe:  # kept for restarts: members know the registry by its address
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()  # kept for restarts: members know the registry by its address
 
     @property
     def base(self) -> str:

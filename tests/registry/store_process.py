@@ -7,15 +7,15 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.ports import free_ports
+
 
 class Process:
     """A store's own server. `stop` and `start` again keep its data and its place."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.folder = kind, folder
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0)), two.bind(("127.0.0.1", 0))
-            self.port, self.other_port = one.getsockname()[1], two.getsockname()[1]
+        self.port, self.other_port = free_ports(2)
         self.process: subprocess.Popen[bytes] | None = None
 
     @property

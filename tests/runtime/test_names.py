@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from softmutex import Node
+from tests.ports import free_ports
 
 RUNS = 40
 SLOWEST_S = 3.0
@@ -28,16 +29,6 @@ def slow_names(monkeypatch: pytest.MonkeyPatch) -> None:
         return ask(host, *rest, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports: list[int] = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @pytest.mark.slow

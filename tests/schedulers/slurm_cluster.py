@@ -18,17 +18,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.ports import free_ports
 from tests.schedulers.contract import wait_until
 
 NODES = ("n1", "n2")
-
-
-def free_ports(how_many: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(how_many)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Cluster:
