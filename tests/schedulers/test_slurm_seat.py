@@ -118,11 +118,11 @@ async def working(node: Node) -> AsyncIterator[Releaser]:
 async def test_others_of_the_group_wait_no_longer_than_the_bridge_and_one_job(
     no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(seat, "BRIDGE_S", 0.3)
     for number in range(1, 4):
         table.submit(number)
     async with working(member("releaser")), member("other") as other:
-        await until(lambda: table.runs(1), "the first does not start")
+        await until(lambda: table.runs(1) and table.jobs["2"].dependency == "1", "the second is not chained")
+        monkeypatch.setattr(seat, "BRIDGE_S", 0.0)  # it is over
         await until(lambda: "2 is put off" in table.seen, "the bridge is not given up")
 
         async def enter() -> None:
