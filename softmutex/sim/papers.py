@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from softmutex.core.errors import ConfigError
-from softmutex.sim import goals_queue, goals_table, papers_000, papers_001, papers_003, subscribers
+from softmutex.sim import goals_queue, goals_table, papers_000, papers_001, papers_002, papers_003, subscribers
 from softmutex.sim.papers_cells import FULL, QUICK, Cell, Effort, Exhibit, Shown, Table, Verdict, as_json
 from softmutex.sim.papers_runs import Runner
 from softmutex.sim.progress import bar
 
 PAPERS: dict[str, Exhibit] = {
-    each.name: each for each in (*papers_000.EXHIBITS, *papers_001.EXHIBITS, *papers_003.EXHIBITS)
+    each.name: each for paper in (papers_000, papers_001, papers_002, papers_003) for each in paper.EXHIBITS
 }
 SIZED = (*goals_table.EXHIBITS, *goals_queue.EXHIBITS)  # for which --nodes can be given
 OURS: dict[str, Exhibit] = {each.name: each for each in (*SIZED, *subscribers.EXHIBITS)}

@@ -371,7 +371,7 @@ class WithLeader(OneByOne):
                 self._announce(now, out)
             else:
                 out.append(Send(sender, Coordinator(self._term)))
-        elif self._leader != NOBODY and (self._term > term or (self._term == term and self._leader != sender)):
+        elif self._counts(self._leader) and (self._term > term or (self._term == term and self._leader != sender)):
             out.append(Send(sender, Known(self._term, self._leader)))
         else:
             if term < HIGHEST:
@@ -415,7 +415,7 @@ class WithLeader(OneByOne):
 
     def _ballot(self, ballot: Ballot, now: Instant, out: list[Effect]) -> None:
         term, origin, number, best = ballot
-        if self._leader != NOBODY and self._term >= term:
+        if (self._leader == self._me or self._counts(self._leader)) and self._term >= term:
             if origin != self._me:
                 out.append(Send(origin, Known(self._term, self._leader)))
             return
