@@ -82,6 +82,8 @@ class Algorithm(ABC):
     slots_most: ClassVar[int] = 1
     needs_every_member: ClassVar[bool] = False  # grants nothing while a member does not answer, and must know them all
 
+    may_be_forgotten: ClassVar[bool] = False  # by a node that neither uses it nor has been told of a use for a minute
+    small_talk: ClassVar[frozenset[str]] = frozenset()  # messages, by class, that tell of no use: beats, questions
     elects: ClassVar[bool] = False  # who holds it leads: it is granted to the first in rank, not in turn
 
     @abstractmethod

@@ -60,6 +60,7 @@ from softmutex.core.wire import Frame, UnfitForWire
 from softmutex.ports import Member
 from softmutex.runtime import statistics
 from softmutex.runtime.local import LocalMutex
+from softmutex.runtime.resting import is_worth_it
 from softmutex.runtime.terms import Plan, Terms, refusal
 from softmutex.saying import logger
 
@@ -128,9 +129,14 @@ class GroupDriver:
 
     def keep(self, mutex: str, received: Received) -> None:
         """About a mutex that nobody opened here."""
-        if not self._node.closing:
+        if not self._node.closing and (self.founding.is_asking(mutex) or is_worth_it(self._node, received.message)):
             self.founding.keep(mutex, received, self._node.now())
             self.perform()
+
+    def forget(self, mutex: str) -> None:
+        """This node takes part in it no longer."""
+        self.founding.closed(mutex)
+        self._patience.pop(mutex, None)
 
     def suspect(self, node: NodeId) -> None:
         self.group.suspect(node, self._node.now())

@@ -87,6 +87,7 @@ class LocalMutex:
         "stalled",
         "started",
         "terms",
+        "used_at",
         "waited",
         "waiting",
         "warned_of",
@@ -111,6 +112,7 @@ class LocalMutex:
         self.stalled = ""  # why the first token cannot be made yet
         self.departed = False
         self.heard_at: Instant = 0  # when another node last spoke of this mutex
+        self.used_at: Instant = node.now()  # when somebody, here or elsewhere, last did something with it
         self.counts = MutexCounts()
         self.waited = Durations()
         self.held = Durations()
@@ -124,7 +126,7 @@ class LocalMutex:
         node = self.node
         now = node.now()
         claim._local = self
-        claim._asked_at = now
+        claim._asked_at = self.used_at = now
         timeout_s = claim._timeout_s
         trying = timeout_s is not None and timeout_s <= 0
         if trying and (self.waiting or len(self.holding) >= self.terms.slots):
@@ -188,6 +190,7 @@ class LocalMutex:
         node = self.node
         now = node.now()
         claim._progress = Progress.ENDED
+        self.used_at = now
         del self.holding[claim._request]
         if claim._overruns_at is not None:
             node.timers.cancel((self, "overrun", claim._request))

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from softmutex import plugins
 from softmutex.core.chance import Rng
-from softmutex.core.errors import ConfigError, NodeClosed
+from softmutex.core.errors import NodeClosed
 from softmutex.core.events import (
     CallRoll,
     CancelTimer,
@@ -54,7 +54,7 @@ from softmutex.core.machine import Setup, WhenIsolated
 from softmutex.core.messages import Message, name_of
 from softmutex.core.wire import Frame
 from softmutex.ports import CannotOpen, Closed, Datagram, Member, Membership, Observation, Transport
-from softmutex.runtime import forks, keys, lookout
+from softmutex.runtime import forks, keys, lookout, resting
 from softmutex.runtime.budgets import Budgets, Quota
 from softmutex.runtime.claim import Claim
 from softmutex.runtime.clock import clock_of
@@ -74,7 +74,6 @@ if TYPE_CHECKING:
 
 log = logger("node")
 
-MUTEXES_MAX = 4096
 ANSWERS_A_SECOND = 1000  # to who has to prove that it is there (`replays.py`)
 NOT_UNDERSTOOD = ("unknown_key", "forged", "not_sealed", "sealed")  # of a member: another key, or another group
 LINGER_S = 0.01  # a leaving node waits for so long a silence, and
@@ -118,6 +117,7 @@ class RunningNode:
         seen_as = settings["membership"] if isinstance(settings["membership"], str) else id(settings["membership"])
         self.where = (seen_as, settings["group"])  # the same for all nodes of a group
         self.mutexes: dict[str, LocalMutex] = {}
+        self.small_talk: set[str] = set()  # of all algorithms that run here
         self.dropped: Counter[str] = Counter()
         self.warnings: Counter[str] = Counter()
         self.banned: NodeClosed | None = None
@@ -280,6 +280,7 @@ class RunningNode:
             self.driver.keep(name, Received(sender, message))
             return
         mutex.heard_at = now
+        resting.used(mutex, message, now)
         said, counts = name_of(type(message)), mutex.counts.received
         counts[said] = counts.get(said, 0) + 1
         if said in self.observers.of_messages:
@@ -429,8 +430,7 @@ class RunningNode:
         return mutex
 
     def make_mutex(self, name: str, terms: Terms, when_isolated: WhenIsolated) -> LocalMutex:
-        if len(self.mutexes) >= MUTEXES_MAX:
-            raise ConfigError(f"this node takes part in {MUTEXES_MAX} mutexes already, which is the limit of a node.")
+        resting.make_room(self)
         setup = Setup(
             self.id,
             self.members,
@@ -443,6 +443,7 @@ class RunningNode:
             shared=self.driver.made_of_members,
         )
         machine = terms.machine_class()(setup)
+        self.small_talk |= machine.small_talk
         mutex = self.mutexes[name] = LocalMutex(self, name, terms, machine, when_isolated)
         return mutex
 

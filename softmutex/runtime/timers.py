@@ -13,7 +13,7 @@ I4  The heap holds at most 4 entries a live setting, plus 64.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeAlias
 
@@ -55,6 +55,13 @@ class Timers:
 
     def cancel(self, key: Hashable) -> None:
         self._live.pop(key, None)
+
+    def cancel_of(self, owners: Container[Hashable]) -> None:
+        """All whose key begins with one of these; nothing of them is kept."""
+        for key in [key for key in self._live if isinstance(key, tuple) and key[0] in owners]:
+            del self._live[key]
+        self._heap = list(self._live.values())
+        heapify(self._heap)
 
     def close(self) -> None:
         if self._alarm is not None:

@@ -72,6 +72,10 @@ class Wandering(Algorithm):
     Options = WanderingOptions
     messages = MESSAGES
     slots_most = 256
+    may_be_forgotten = (
+        True  # who has forgotten it is as a newcomer, and what went with it is made anew when it is wanted
+    )
+    small_talk = frozenset({"Seen", "Heard", "Probe", "Sight"})
 
     __slots__ = (
         "depart_said",

@@ -1,0 +1,73 @@
+"""Names that nobody uses any more are forgotten when there is no room for another one.
+
+    a new name, and MUTEXES_MAX are there --> all that have rested for REST are forgotten
+    small talk about a name that was forgotten, and there is no room --> dropped: a beat brings nothing back
+    anything else about it, or a use here --> it is taken up again, as by a newcomer (`core/group/founding.py`)
+
+What it decides: what a node may forget. Every member takes part in every name of its group, so the naive way, to keep
+them all and refuse the next one, makes 4,096 the number of names that a group has in all its life; a job that puts the
+date into its name stops everybody one day. To forget whatever is oldest loses holds and waiters. To forget one at a
+time leaves parked tokens behind whose holders tell watchers of them that know nothing any more, without end: members
+that know the same names are full at the same time, and all forget all that rests.
+
+Z1  A mutex is forgotten only where nobody here holds it or waits for it, its machine knows of nobody who waits, no
+    message but small talk came for REST, and its algorithm bears it (`Algorithm.may_be_forgotten`).
+Z2  A parked token that goes with it is lost as with a node that died: the others do not miss it before somebody wants
+    it. A name that all have forgotten begins anew, with the first epoch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from softmutex.core.errors import ConfigError
+from softmutex.core.events import Instant, from_seconds
+from softmutex.core.messages import Message
+from softmutex.runtime.local import LocalMutex
+
+if TYPE_CHECKING:
+    from softmutex.runtime.node import RunningNode
+
+MUTEXES_MAX = 4096
+REST = from_seconds(60.0)
+
+
+def make_room(node: RunningNode) -> None:
+    if len(node.mutexes) < MUTEXES_MAX:
+        return
+    now = node.now()
+    resting = {mutex for mutex in node.mutexes.values() if now - mutex.used_at >= REST and is_resting(mutex)}
+    for mutex in resting:
+        forget(node, mutex)
+    node.timers.cancel_of(resting)
+    if len(node.mutexes) >= MUTEXES_MAX:
+        raise ConfigError(
+            f"this node takes part in {MUTEXES_MAX} mutexes already, which is the limit of a node, and none of them "
+            "has rested for a minute. Name what is shared, not each use of it."
+        )
+
+
+def is_resting(mutex: LocalMutex) -> bool:
+    if not mutex.started or mutex.busy or mutex.backlog or mutex.waiting or mutex.holding:
+        return False
+    if not mutex.machine.may_be_forgotten:
+        return False
+    view = mutex.machine.view()
+    return not (view.holding or view.waiting or view.queue)
+
+
+def forget(node: RunningNode, mutex: LocalMutex) -> None:
+    del node.mutexes[mutex.name]
+    mutex.started = False
+    node.driver.forget(mutex.name)
+    node.warnings["names forgotten"] += 1
+
+
+def is_worth_it(node: RunningNode, message: Message) -> bool:
+    """What is said about a name that is not known here: whether it is to be taken up."""
+    return len(node.mutexes) < MUTEXES_MAX or type(message).__name__ not in node.small_talk
+
+
+def used(mutex: LocalMutex, message: Message, now: Instant) -> None:
+    if type(message).__name__ not in mutex.machine.small_talk:
+        mutex.used_at = now
