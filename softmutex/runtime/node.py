@@ -302,6 +302,8 @@ class RunningNode:
         elif refused.reason in NOT_UNDERSTOOD and self.driver.is_listed(source):
             what = f"{source} is a member by the list, and its frames are refused: {refused.detail}."
             self.warn("other key", f"{what} Give all members the same key and group.", once=f"key {source}")
+        elif refused.reason == "epoch":
+            self.warn("epoch", f"{source} {refused.detail}: it lies, or is broken.", once=f"epoch {source}")
         elif refused.reason == "reflected":
             self.warn("own id", f"{source} sends in the name of this node: {refused.detail}.", once="own id")
 

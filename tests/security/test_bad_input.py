@@ -7,7 +7,8 @@ import os
 import pytest
 
 from softmutex import ConfigError, Node, Timing
-from softmutex.core.messages import Describe, Withdraw
+from softmutex.core.events import Token
+from softmutex.core.messages import Describe, Offer, Withdraw
 from softmutex.core.wire import MAGIC, VERSION, Frame
 from softmutex.ports import Member
 from softmutex.runtime.sealing import KeyRing, Sealer
@@ -103,6 +104,20 @@ async def test_a_frame_of_another_version_is_told_of_once_a_peer(
     assert caplog.text.count(f"stranger speaks version {VERSION + 1} of the protocol") == 1
     assert "Update the older side" in caplog.text
     await stranger.aclose()
+
+
+async def test_who_tells_of_epochs_of_ages_to_come_is_told_of_once(
+    no_leaks: None, network: MemoryNetwork, caplog: pytest.LogCaptureFixture
+):
+    liar = network.transport("liar")
+    await liar.open()
+    async with node_on(network, key=KEY, name="one") as one:
+        sealer = Sealer(KeyRing.of(KEY), "default", 4711)
+        for _ in range(3):
+            liar.send(one.address, sealer.seal(Frame(4711, one.id, "x", Offer(1, Token(2**64 - 1, 0, 1, 1)))))
+        await until(lambda: refused(one, "epoch") == 3)
+    assert caplog.text.count("liar tells of a token of ages to come") == 1
+    await liar.aclose()
 
 
 async def test_another_process_under_the_id_of_a_node_is_told_to_it_once(
