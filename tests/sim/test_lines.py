@@ -143,7 +143,7 @@ def test_other_settings_than_the_first_are_told():
             "= holding, token e1/h4, runs #7, 2 waiting, holder 3, queue 4,5, e1",
         ),
         (Taken(TOKEN, 3), "= taken(e1/h4 sender=3)"),
-        (Span(SECOND, 2 * SECOND), "= span(begun=1s ended=2s)"),
+        (Span(1, SECOND, 2 * SECOND), "= span(#1 begun=1s ended=2s)"),
     ],
     ids=str,
 )

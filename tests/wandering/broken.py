@@ -12,7 +12,7 @@ from softmutex.core.algorithms.wandering.desk import Desk
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
 from softmutex.core.algorithms.wandering.ledger import Ledger, Visit
 from softmutex.core.algorithms.wandering.machine import Wandering
-from softmutex.core.algorithms.wandering.messages import Place, Presence
+from softmutex.core.algorithms.wandering.messages import Place, Presence, Told
 from softmutex.core.algorithms.wandering.seat import Seat
 from softmutex.core.algorithms.wandering.seats import Seats
 from softmutex.core.algorithms.wandering.waiter import Waiter
@@ -170,7 +170,7 @@ class TellsNobody(Wandering):
         class Silent(Ledger):
             __slots__ = ()
 
-            def tell(self, visit: Visit, number: int, peer: NodeId) -> None:
+            def tell(self, visit: Visit, told: Told, peer: NodeId) -> None:
                 pass
 
         self.ledger = Silent(self)

@@ -11,7 +11,7 @@ it came, when it was used, from whom it came, to whom it went), and those that h
 Nothing is written into the token and nothing is sent while there is one token: an honest run pays a few assignments a
 visit. A hold that overlapped is told once: `Lose` while it runs, and a note in any case, on both sides.
 
-E1  A span is noted at most once, however often it is found.
+E1  A span is noted at most once, however often it is found; a pair of them is told of again when it is longer.
 A4  At most `VISITS` visits of `SPANS` spans and `RIVALS` rivals are remembered. What is older is forgotten, untold.
 """
 
@@ -20,25 +20,25 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from softmutex.core.algorithms.wandering.desk import Desk, same_token
-from softmutex.core.algorithms.wandering.messages import Account, Place, Recall, Span
-from softmutex.core.events import NOBODY, FactKind, Instant, LostReason, NodeId, Token
+from softmutex.core.algorithms.wandering.desk import Desk, place_of, same_token
+from softmutex.core.algorithms.wandering.messages import Account, Place, Presence, Recall, Span, Told
+from softmutex.core.events import NOBODY, FactKind, Instant, LostReason, NodeId, Overlapped, RequestId, Token
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
 
 VISITS: Final = 32
-SPANS: Final = 8
+SPANS: Final = 16
 RIVALS: Final = 4
 
 
 class Use:
-    """A hold, or several without a pause between them."""
+    """A hold."""
 
-    __slots__ = ("begun", "ended", "number", "said")
+    __slots__ = ("begun", "ended", "request", "said")
 
-    def __init__(self, number: int, begun: Instant) -> None:
-        self.number = number
+    def __init__(self, request: RequestId, begun: Instant) -> None:
+        self.request = request
         self.begun = begun
         self.ended: Instant = 0  # 0: it runs
         self.said = False
@@ -47,7 +47,7 @@ class Use:
 class Visit:
     """One stay of a token here."""
 
-    __slots__ = ("after", "before", "came", "count", "place", "rivals", "token", "uses")
+    __slots__ = ("after", "before", "came", "place", "rivals", "token", "uses")
 
     def __init__(self, token: Token, place: Place, before: Place | None, came: Instant) -> None:
         self.token = token
@@ -56,19 +56,14 @@ class Visit:
         self.after: Place | None = None
         self.came = came
         self.uses: deque[Use] = deque(maxlen=SPANS)
-        self.count = 0
         self.rivals: tuple[Place, ...] = ()  # tokens that were discarded for this one
 
     @property
     def running(self) -> bool:
         return bool(self.uses) and not self.uses[-1].ended
 
-    def begin(self, now: Instant) -> None:
-        if self.uses and self.uses[-1].ended == now and not self.uses[-1].said:
-            self.uses[-1].ended = 0
-        else:
-            self.count += 1
-            self.uses.append(Use(self.count, now))
+    def begin(self, request: RequestId, now: Instant) -> None:
+        self.uses.append(Use(request, now))
 
     def end(self, now: Instant) -> None:
         if self.running:
@@ -99,9 +94,7 @@ class Ledger:
         new.before = visit.place
         visit.after = place
         if visit.running:  # the hold is the new visit's
-            use = visit.uses.pop()
-            new.uses.append(use)
-            new.count = use.number
+            new.uses.append(visit.uses.pop())
         return new
 
     def last_seen(self) -> list[Place]:
@@ -114,28 +107,36 @@ class Ledger:
     def recalled(self, sender: NodeId, recall: Recall) -> None:
         visit = self.find(recall.place)
         if visit is None:
-            self.desk.post(sender, Account(recall.number, None, 0, (), 0, False, None, None, ()))
+            self.desk.post(sender, Account(recall.number, None, 0, (), False, None, None, ()))
             return
-        if recall.use:
-            self.tell(visit, recall.use, recall.rival.holder)
+        if recall.told is not None:
+            self.tell(visit, recall.told, recall.rival.holder)
         elif not same_token(recall.rival, visit.place) and recall.rival not in visit.rivals:
             visit.rivals = (*visit.rivals, recall.rival)[-RIVALS:]
         now = self.desk.now
-        spans = tuple(Span(now - use.begun, now - use.ended if use.ended else 0) for use in visit.uses)
-        first = visit.uses[0].number if visit.uses else 0
-        links = (visit.before, visit.after, visit.rivals)
-        self.desk.post(
-            sender, Account(recall.number, visit.place, now - visit.came, spans, first, visit.running, *links)
-        )
+        spans = tuple(Span(use.request, now - use.begun, now - use.ended if use.ended else 0) for use in visit.uses)
+        links = (visit.before, self._after(visit), visit.rivals)
+        self.desk.post(sender, Account(recall.number, visit.place, now - visit.came, spans, visit.running, *links))
 
-    def tell(self, visit: Visit, number: int, peer: NodeId) -> None:
+    def _after(self, visit: Visit) -> Place | None:
+        """Where the token went, also while nobody has confirmed that it is there."""
+        seat = self.machine.seats.by_slot.get(visit.place.slot)
+        if seat is None or seat.visit is not visit:
+            return visit.after
+        if self.machine.seats.presence(visit.place.slot) is not Presence.PASSING:
+            return None
+        return place_of(seat.token._replace(hop=seat.token.hop + 1), seat.invited)
+
+    def tell(self, visit: Visit, told: Told, peer: NodeId) -> None:
         """This use overlapped with one of `peer`."""
         for use in visit.uses:
-            if use.number == number and not use.said:
-                use.said = True
-                self.desk.note(FactKind.OVERLAP, visit.token, peer)
-                if not use.ended:
-                    self.machine.seats.tell_visit(visit, LostReason.OVERLAP)
+            if use.request == told.request:
+                self.desk.out.append(Overlapped(told.request, peer, told.other, told.length))
+                if not use.said:
+                    use.said = True
+                    self.desk.note(FactKind.OVERLAP, visit.token, peer)
+                    if not use.ended:
+                        self.machine.seats.tell_visit(visit, LostReason.OVERLAP)
 
     def find(self, place: Place) -> Visit | None:
         """The last visit of that token that began no later than at that hop."""

@@ -109,17 +109,26 @@ class Bequest(NamedTuple):
 class Span(NamedTuple):
     """A hold, by how long ago it was: clocks of different nodes are not compared."""
 
+    request: RequestId
     begun: Duration
     ended: Duration  # 0 also if it runs
 
 
+class Told(NamedTuple):
+    """What is known of two holds that overlapped."""
+
+    request: RequestId
+    other: RequestId  # of the rival's holder
+    length: Duration  # so far
+
+
 class Recall(NamedTuple):
-    """Two tokens have met. What do you know of your visit of this one? `use`: that hold of it was not the only one."""
+    """Two tokens have met. What do you know of your visit of this one? `told`: that hold of it was not the only one."""
 
     number: Count
     place: Place  # the last visit that began at this hop or before
     rival: Place  # the other token
-    use: Count  # 0: only asks
+    told: Told | None  # None: only asks
 
 
 class Account(NamedTuple):
@@ -128,8 +137,7 @@ class Account(NamedTuple):
     number: Count
     place: Place | None  # as it came; None: not known, or forgotten
     came: Duration
-    spans: Annotated[tuple[Span, ...], "<=8"]
-    first: Count  # number of the first of these uses
+    spans: Annotated[tuple[Span, ...], "<=16"]
     running: Flag  # the last one still runs
     before: Place | None
     after: Place | None

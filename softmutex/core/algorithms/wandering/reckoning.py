@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from softmutex.core.algorithms.wandering.desk import Desk
 from softmutex.core.algorithms.wandering.ledger import Visit
-from softmutex.core.algorithms.wandering.messages import Account, Place, Recall
-from softmutex.core.events import SECOND, Duration, Instant
+from softmutex.core.algorithms.wandering.messages import Account, Place, Recall, Told
+from softmutex.core.events import SECOND, Duration, Instant, RequestId
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
@@ -41,22 +41,22 @@ class Record(NamedTuple):
     place: Place
     tokens: frozenset[int]  # it was the same one under these names
     came: Instant
-    spans: tuple[tuple[Instant, Instant], ...]
-    first: int
+    spans: tuple[tuple[RequestId, Instant, Instant], ...]
+    error: Duration  # half a round trip
     links: tuple[Place | None, Place | None]  # before, after
 
     @property
     def last(self) -> Instant:
-        return max((ended for _, ended in self.spans), default=self.came)
+        return max((ended for _, _, ended in self.spans), default=self.came)
 
 
 class Question:
-    __slots__ = ("place", "rival", "sent", "tries", "use")
+    __slots__ = ("place", "rival", "sent", "told", "tries")
 
-    def __init__(self, place: Place, rival: Place, use: int) -> None:
+    def __init__(self, place: Place, rival: Place, told: Told | None) -> None:
         self.place = place
         self.rival = rival
-        self.use = use  # 0: only asks
+        self.told = told  # None: only asks
         self.tries = 0
         self.sent: dict[int, Instant] = {}
 
@@ -70,7 +70,7 @@ class Case:
         self.better = better
         self.questions: list[Question] = []
         self.records: list[Record] = []
-        self.asked: set[tuple[Place, int]] = set()
+        self.asked: set[tuple[Place, Told | None]] = set()
 
 
 class Reckoning:
@@ -122,10 +122,10 @@ class Reckoning:
                     if took:
                         self._quickest = min(self._quickest, took)
                     asked_for = self.desk.now - min(question.sent.values())
-                    if took > 4 * self._quickest and asked_for < PRECISE and not question.use:
+                    if took > 4 * self._quickest and asked_for < PRECISE and question.told is None:
                         return  # it was long on its way, and the spans would be as vague: the timer asks again
                     case.questions.remove(question)
-                    if account.place is not None and not question.use:
+                    if account.place is not None and question.told is None:
                         self._enter(case, question, account, account.place)
                     self._go_on(case)
                     return
@@ -135,10 +135,10 @@ class Reckoning:
     def _is_there(self, place: Place) -> bool:
         return place.holder == self.desk.me or self.desk.is_member(place.holder)
 
-    def _ask(self, case: Case, place: Place, rival: Place, use: int = 0) -> None:
-        if (place, use) not in case.asked and self._is_there(place):
-            case.asked.add((place, use))
-            question = Question(place, rival, use)
+    def _ask(self, case: Case, place: Place, rival: Place, told: Told | None = None) -> None:
+        if (place, told) not in case.asked and self._is_there(place):
+            case.asked.add((place, told))
+            question = Question(place, rival, told)
             case.questions.append(question)
             self._send(question)
 
@@ -146,19 +146,20 @@ class Reckoning:
         self._serial += 1
         question.tries += 1
         question.sent[self._serial] = self.desk.now
-        self.desk.post(question.place.holder, Recall(self._serial, question.place, question.rival, question.use))
+        self.desk.post(question.place.holder, Recall(self._serial, question.place, question.rival, question.told))
 
     def _enter(self, case: Case, question: Question, account: Account, place: Place) -> None:
         """A new record: compared with all others, and followed where that may be of use."""
         if any(record.place == place for record in case.records):
             return
-        then = (question.sent[account.number] + self.desk.now) // 2
-        spans = [(then - span.begun, then - span.ended) for span in account.spans]
+        sent = question.sent[account.number]
+        then = (sent + self.desk.now) // 2
+        spans = [(span.request, then - span.begun, then - span.ended) for span in account.spans]
         if account.running and spans:
-            spans[-1] = (spans[-1][0], then)  # as far as is known; what comes after, the next look finds
+            spans[-1] = (*spans[-1][:2], then)  # as far as is known; what comes after, the next look finds
         links = (account.before, account.after)
         tokens = frozenset(each.id for each in (question.place, place, *links) if each is not None)
-        record = Record(place, tokens, then - account.came, tuple(spans), account.first, links)
+        record = Record(place, tokens, then - account.came, tuple(spans), self.desk.now - then, links)
         for other in case.records:
             if not record.tokens & other.tokens:
                 self._compare(case, record, other)
@@ -168,11 +169,12 @@ class Reckoning:
                 self._ask(case, rival, case.visit.place)
 
     def _compare(self, case: Case, one: Record, two: Record) -> None:
-        for number, (begun, ended) in enumerate(one.spans, one.first):
-            for other, (other_begun, other_ended) in enumerate(two.spans, two.first):
-                if begun < other_ended and other_begun < ended:
-                    self._ask(case, one.place, two.place, number)
-                    self._ask(case, two.place, one.place, other)
+        for request, begun, ended in one.spans:
+            for other, other_begun, other_ended in two.spans:
+                length = min(ended, other_ended) - max(begun, other_begun)
+                if length > one.error + two.error:
+                    self._ask(case, one.place, two.place, Told(request, other, length))
+                    self._ask(case, two.place, one.place, Told(other, request, length))
 
     def _go_on(self, case: Case) -> None:
         """Ask further where holds of different tokens may still be found that overlap."""

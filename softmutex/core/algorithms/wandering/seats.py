@@ -224,7 +224,7 @@ class Seats:
         seat.used = seat.token.hop
         seat.granted_at = self.desk.now
         seat.using = waiter.next()
-        seat.visit.begin(self.desk.now)
+        seat.visit.begin(seat.using, self.desk.now)
         seat.told = False
         seat.row += 1
         if seat.parked:
