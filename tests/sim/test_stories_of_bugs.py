@@ -124,6 +124,10 @@ STORIES = {
     "a stranger in the queue makes no storm": nemesis.draw(17, (2, 16)),
     # An answer to an older question was taken for a quick one, and then everything was late.
     "a replayed answer is no quick round trip": nemesis.draw(50, (2, 16)),
+    # Holds that overlapped were counted by both nodes, but nobody said which ones, and for how long.
+    "both say with whom, and for how long": nemesis.draw(6, (2, 16)),
+    # Five slots, one of them idle: whoever had been put behind a long turn of another one stayed there.
+    "who waits behind a long turn comes to the slot that is free": nemesis.draw(2085, (2, 40)),
 }
 
 

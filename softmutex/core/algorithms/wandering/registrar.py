@@ -30,6 +30,7 @@ from softmutex.core.algorithms.wandering.messages import (
     Sight,
     Want,
 )
+from softmutex.core.algorithms.wandering.post import Post
 from softmutex.core.algorithms.wandering.settings import (
     GRACE,
     LAZY,
@@ -53,45 +54,15 @@ ROLL_AGAIN: Final = 2 * SECOND
 DAY: Final = 86_400 * SECOND
 
 
-class Post:
-    """What a home knows of one slot's token."""
-
-    __slots__ = (
-        "again",
-        "heard_at",
-        "idle",
-        "lent",
-        "more",
-        "place",
-        "relayed",
-        "second",
-        "turned_at",
-        "unsure",
-        "until",
-    )
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.until: Instant = 0  # when to look for it; 0: it is parked
-        self.lent: dict[NodeId, RequestId] = {}  # tickets that are, or should be, in its queue
-        self.more = False  # the holder asks for more when its queue is short
-        self.relayed = 0  # times that it was seen
-        self.turned_at: Instant = 0  # when it was first seen in this turn
-        self.unsure: dict[NodeId, None] = {}  # fed since it was last seen
-        self.idle = False  # it was parked when it was fed last: the fed should have come at once
-        self.heard_at: Instant = 0  # from the holder itself, for this place; 0: from others, or it passed it on
-        self.second = False  # we only hear of it from its first watcher
-        self.again = 0  # waiters that asked again since it was last seen
-
-
 class Registrar:
-    __slots__ = ("called_at", "cut_off", "few", "late", "machine", "posts", "ready", "returned_at", "turn")
+    __slots__ = ("borrowed", "called_at", "cut_off", "few", "late", "machine", "posts", "ready", "returned_at", "turn")
 
     def __init__(self, machine: Wandering) -> None:
         self.machine = machine
         self.ready: dict[NodeId, RequestId] = {}
         self.late: dict[NodeId, RequestId] = {}  # had their turn less than the least interval ago
         self.posts: dict[int, Post] = {}
+        self.borrowed: dict[NodeId, RequestId] = {}  # tickets that moved from one slot to another
         self.turn: Duration = 0  # how long one takes, as far as can be seen from here
         self.called_at: Instant = -DAY  # the roll
         self.few = False  # it has found too few
@@ -174,10 +145,20 @@ class Registrar:
                 out.append(Ticket(node, register.pop(node)))
         return tuple(out)
 
+    def _borrowed(self, idle: Post) -> tuple[Ticket, ...]:
+        """Who waits behind a long turn of another slot comes to the one that is free. Each ticket moves but once."""
+        for post in self.posts.values():
+            for node, request in post.lent.items():
+                if post is not idle and post.until and self.borrowed.get(node) != request:
+                    self.borrowed[node] = request
+                    del post.lent[node]
+                    return (Ticket(node, request),)
+        return ()
+
     def departed(self, node: NodeId) -> None:
         """Its turn will not come: an id that left does not return (events.N1)."""
-        self.ready.pop(node, None)
-        self.late.pop(node, None)
+        for register in (self.ready, self.late, self.borrowed):
+            register.pop(node, None)
         for post in self.posts.values():
             post.lent.pop(node, None)
 
@@ -355,7 +336,7 @@ class Registrar:
             desk.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
             return
         room = (QUEUE if desk.options.slots == 1 else 1) - len(post.lent)
-        tickets = self._next(room)
+        tickets = self._next(room) or (() if seen.lease else self._borrowed(post))
         post.more = bool(self.ready or self.late or (tickets and (post.more or len(tickets) > LOW)))
         post.lent.update(tickets)
         if tickets and not seen.lease:
