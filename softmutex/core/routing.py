@@ -22,7 +22,7 @@ P4  `update` may be told the same twice, so machines that are told one after the
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from softmutex.core.events import NOBODY, NodeId
@@ -50,18 +50,22 @@ def key_of(place: int, replica: int) -> int:
 class PrefixRing:
     """The members by their spots."""
 
-    __slots__ = ("_nodes", "_owners", "_spots")
+    __slots__ = ("_news", "_nodes", "_owners", "_spots")
 
     def __init__(self, members: Iterable[NodeId]) -> None:
         pairs = sorted((spot_of(node), node) for node in members)
         self._spots = [spot for spot, _ in pairs]
         self._nodes = [node for _, node in pairs]
         self._owners: dict[int, NodeId] = {}  # asked before, and nothing changed since
+        self._news: tuple[object, object] = ((), ())  # what was told last
 
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def update(self, joined: Iterable[NodeId], left: Iterable[NodeId]) -> None:
+    def update(self, joined: Sequence[NodeId], left: Sequence[NodeId]) -> None:
+        if self._news[0] is joined and self._news[1] is left:
+            return
+        self._news = (joined, left)
         spots, nodes = self._spots, self._nodes
         for node in left:
             spot = spot_of(node)

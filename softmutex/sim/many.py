@@ -33,6 +33,7 @@ from softmutex.core.events import (
     Fired,
     Grant,
     Instant,
+    Lose,
     MembersChanged,
     NodeId,
     Received,
@@ -112,6 +113,7 @@ class Many:
         self._shared: dict[str, Any] = {}
         self._seats: dict[tuple[NodeId, int], Driven] = {}
         self._running: dict[int, list[tuple[Driven, int]]] = {}  # mutex -> who runs A, by which request
+        self._told: set[tuple[NodeId, int, int]] = set()  # runs that may not be alone, and know it
         self._heap: list[tuple[Instant, int, tuple[NodeId, int], Event]] = []
         self._news: deque[tuple[Driven, Event]] = deque()
         self._order = 0
@@ -217,9 +219,12 @@ class Many:
                 case Grant():
                     runs = self._running.setdefault(seat.mutex, [])
                     self.counted.granted += 1
-                    self.counted.overlaps += bool(runs)
+                    alone = all((one.node, one.mutex, request) in self._told for one, request in runs)
+                    self.counted.overlaps += not alone
                     seat.waiting.remove(effect.request)
                     runs.append((seat, effect.request))
+                case Lose(request):
+                    self._told.add((seat.node, seat.mutex, request))
                 case _:
                     pass
 

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from softmutex.core.algorithms.quorum.messages import NO_BID, Bid, Heir, ReleaseVote, RequestVote, Response, Yield
+from softmutex.core.algorithms.quorum.messages import (
+    NO_BID,
+    Bid,
+    Heir,
+    ReleaseVote,
+    RenewVote,
+    RequestVote,
+    Response,
+    Yield,
+)
 from softmutex.core.algorithms.sigma import Sigma
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import Effect, Event, Instant, MembersChanged, Received, Send, SetTimer, Withdrawn
@@ -146,6 +155,16 @@ def test_who_gets_a_key_is_told_what_was_before():
     b.receive(RequestVote(0, Bid(5, 2), 1), 2)
     assert told(b) == [(2, Bid(4, 3))]
     assert b.due_in(("lease", 0)) == 2.0
+
+
+def test_a_holder_tells_who_got_a_key_of_its_vote_but_only_if_it_had_it():
+    """Another may count on it: as was seen where many came and went at once."""
+    b = bench(HOME)
+    b.start()
+    b.receive(RenewVote(0, Bid(4, 3), 1, known=False), 3)
+    assert told(b) == []
+    b.receive(RenewVote(0, Bid(5, 2), 1, known=True), 2)
+    assert told(b) == [(2, Bid(5, 2))]
 
 
 def test_who_loses_a_key_tells_its_heir():

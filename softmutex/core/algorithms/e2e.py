@@ -44,6 +44,7 @@ from softmutex.core.algorithms.quorum.messages import (
 )
 from softmutex.core.events import (
     NOBODY,
+    U64,
     CancelTimer,
     Count,
     Duration,
@@ -95,13 +96,14 @@ class NotHere(NamedTuple):
 
 
 class PassToken(NamedTuple):
-    """TOKEN: it is your turn, and these wait behind you. `left`: how long the votes are leased yet."""
+    """TOKEN: it is your turn, and these wait behind you. `left`: how long the votes of the `voters` are leased yet."""
 
     reign: Bid
     turn: Count
     bid: Bid
     crier: NodeId
     left: Duration
+    voters: U64  # a bit each
     queue: Annotated[tuple[Bid, ...], "<=32"] = ()
 
 
@@ -160,6 +162,7 @@ class E2E(Quorum):
         "_tries_to_pass",
         "_turn",
         "_until",
+        "_voters",
     )
 
     def __init__(self, setup: Setup) -> None:
@@ -171,6 +174,7 @@ class E2E(Quorum):
         self._queue: list[Bid] = []
         self._passing: PassToken | None = None  # sent, and nobody has said yet that it has it
         self._until: Instant = 0  # the end of its lease
+        self._voters: list[int] = []  # who voted for it
         self._tries_to_pass = 0
         self._passed: dict[tuple[int, NodeId], tuple[int, NodeId]] = {}  # reign -> its last known turn, and holder
         self._taken: tuple[tuple[int, NodeId], int] = (NO_BID.name, 0)  # reign and turn
@@ -270,8 +274,8 @@ class E2E(Quorum):
         self._clock = max([self._clock, *(bid.stamp for bid in bids)])
         if self._reign != NO_BID and self._passing is None:
             for bid in bids:
-                known = [other for other in self._queue if other.node == bid.node]
-                if bid.name == self._bid.name or (known and not message.again):
+                known = next((other for other in self._queue if other.node == bid.node), NO_BID)
+                if bid.name == self._bid.name or bid < known or (bid.name == known.name and not message.again):
                     continue
                 self._queue = [other for other in self._queue if other.node != bid.node]
                 insort(self._queue, bid)
@@ -323,13 +327,15 @@ class E2E(Quorum):
         """To the first that waits and is there; where nobody is, the reign is over."""
         if self._passing is None:
             self._until, waiting = self._valid_until(now), self._queue
+            self._voters = [n for n, since in self._votes.items() if self._until - since <= 9 * self._lease // 10]
         else:
             waiting = list(self._passing.queue)
         while waiting and now < self._until:  # T1
             bid = waiting.pop(0)
             if self._counts(bid.node):
                 self._turn, self._tries_to_pass = self._turn + 1, 0
-                self._passing = PassToken(self._reign, self._turn, bid, self._crier, 0, tuple(waiting))
+                voters = sum(1 << number for number in self._voters)
+                self._passing = PassToken(self._reign, self._turn, bid, self._crier, 0, voters, tuple(waiting))
                 self._send_token(now, out)
                 return
         reign, crier = self._reign, self._crier
@@ -349,7 +355,7 @@ class E2E(Quorum):
         out.append(CancelTimer(PASS))
 
     def _given(self, sender: NodeId, token: PassToken, now: Instant, out: list[Effect]) -> None:
-        reign, turn, bid, crier, left, queue = token
+        reign, turn, bid, crier, left, voters, queue = token
         if self._taken[0] == reign.name and turn <= self._taken[1]:
             self._post(sender, TokenTaken(reign, turn), out)
         elif bid.name == self._bid.name and self._running is None and reign.stamp < HIGHEST:
@@ -361,12 +367,13 @@ class E2E(Quorum):
             self._reign, self._turn, self._crier, self._queue = reign, turn, crier, list(queue)
             self._server, self._renewed_at = NOBODY, 0
             self._owners, self._since, self._votes = {}, {}, {}
+            self._voters = [number for number in range(len(self._keys)) if voters >> number & 1]
             left = min(left, self._lease) - self._patience.wait(0) // 2  # it was on its way for a while
-            if left < self._lease // 3:
+            if left < self._lease // 3 or len(self._voters) < self._needed:
                 self._is_renewing = True
                 self._renew_first(now, out)
             else:
-                self._votes = dict.fromkeys(range(self._needed), now + left - 9 * self._lease // 10)
+                self._votes = dict.fromkeys(self._voters, now + left - 9 * self._lease // 10)
                 self._begin(now, out)
             if not self._counts(crier):
                 self._cry()
@@ -375,7 +382,7 @@ class E2E(Quorum):
 
     def _renew_first(self, now: Instant, out: list[Effect]) -> None:
         self._renewed_at = now
-        self._inbox += [self._renewal(number) for number in range(len(self._keys)) if number not in self._votes]
+        self._inbox += [self._renewal(number, now) for number in range(len(self._keys)) if number not in self._votes]
         out.append(SetTimer(AGAIN, now + self._patience.wait(1)))
 
     def _judge(self, ahead: int, now: Instant, out: list[Effect]) -> None:
@@ -405,8 +412,9 @@ class E2E(Quorum):
                 out.append(Suspect(self._passing.bid.node))
             self._send_token(now, out)
 
-    def _renewal(self, number: int) -> RenewVote:
-        return RenewVote(number, self._right(), 0, self._turn, self._me)
+    def _renewal(self, number: int, now: Instant) -> RenewVote:
+        known = self._has(number, now) or (self._is_renewing and number in self._voters)
+        return RenewVote(number, self._right(), 0, known, self._turn, self._me)
 
     # --- who is there ------------------------------------------------------------------------------------------------
 

@@ -216,7 +216,7 @@ class Quorum(OneByOne):
                 self._merge(number, message.queue, now, out)
                 self._replicas.release(number, bid, now, out)
             case RenewVote():
-                self._replicas.renew(number, bid, message.holder or bid.node, now, out)
+                self._replicas.renew(number, bid, message.holder or bid.node, message.known, now, out)
             case _:
                 raise InvariantBreach(f"node {self._me}: a replica cannot answer {message}")
 
@@ -346,11 +346,14 @@ class Quorum(OneByOne):
         self._renewed_at = now
         for number in range(len(self._keys)):
             if now - self._votes.get(number, 0) >= self._lease // 4:
-                self._inbox.append(self._renewal(number))
+                self._inbox.append(self._renewal(number, now))
         out.append(SetTimer(RENEW, now + self._lease // 6))
 
-    def _renewal(self, number: int) -> RenewVote:
-        return RenewVote(number, self._bid, 0)
+    def _renewal(self, number: int, now: Instant) -> RenewVote:
+        return RenewVote(number, self._bid, 0, self._has(number, now))
+
+    def _has(self, number: int, now: Instant) -> bool:
+        return now - self._votes.get(number, 0) < self._lease
 
     def _valid_until(self, now: Instant) -> Instant:
         times = sorted(self._votes.values())
@@ -390,7 +393,7 @@ class Quorum(OneByOne):
         elif before == self._me or number in self._replicas:
             self._bequeath(number, home, now, out)
         if self._running is not None:
-            self._inbox.append(self._renewal(number))
+            self._inbox.append(self._renewal(number, now))
         elif self._bid != NO_BID:
             self._mute.pop(number, None)
             self._inbox.append(RequestVote(number, self._bid, 0, again=True))

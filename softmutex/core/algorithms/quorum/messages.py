@@ -62,11 +62,15 @@ class ReleaseVote(NamedTuple):
 
 
 class RenewVote(NamedTuple):
-    """A runs, as this bid: keep your vote. `turn`, `holder`: by whose token, where it has been passed on (e2e)."""
+    """A runs, as this bid: keep your vote. `known`: I had it, less than a lease ago.
+
+    `turn`, `holder`: by whose token, where it has been passed on (e2e).
+    """
 
     replica: Count
     bid: Bid
     hops: Count
+    known: Flag
     turn: Count = 0
     holder: NodeId = NOBODY
 

@@ -2,10 +2,10 @@
 
       nobody's --ask--> voted --ask of others--> they are queued, by (stamp, node)
                           |-- released, yielded, lease over, owner gone --> the first of the queue, or nobody
-    got the key --> quiet: queues, and votes for nobody --HEIR, RENEW_VOTE, or a lease later--> one of the above
+    got the key --> quiet: queues, and votes for nobody --HEIR, RENEW_VOTE (known), or a lease later--> one of the above
 
 Invariants
-    R1  A quiet replica votes for nobody.
+    R1  A quiet replica votes for nobody, but who had its vote.
     R2  At most QUEUE_MOST wait at a replica, each node once; of at most OVER_MOST nodes it is known what is over.
 """
 
@@ -151,10 +151,13 @@ class Replicas:
         out.append(SetTimer((LEASE, number), replica.until))
         self._post(by or bid.node, Response(number, bid, bid), out)
 
-    def renew(self, number: int, bid: Bid, by: NodeId, now: Instant, out: list[Effect]) -> None:
-        """Whoever runs A by this bid says so: also to a replica that has forgotten it, or never knew."""
+    def renew(self, number: int, bid: Bid, by: NodeId, known: bool, now: Instant, out: list[Effect]) -> None:
+        """Whoever runs A by this bid says so: also to a replica that has forgotten it. `known`: it had this vote.
+
+        To one that is quiet, who had other votes only can say nothing: this one may be yet another's, who counts on it.
+        """
         replica = self.get(number, now, out)
-        if not self._counts(by):
+        if not self._counts(by) or (replica.quiet and not known):
             return
         if replica.owner.name in (NO_BID.name, bid.name) and not replica.is_over(bid):
             replica.queue = [other for other in replica.queue if other.name != bid.name]
