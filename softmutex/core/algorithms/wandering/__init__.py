@@ -14,30 +14,38 @@ Each rule, where it lives, what it is for, and where the papers have it:
 
     rule        where         what it does                                         serves            papers
     want        waiter        one ticket a node to the home, until it is answered  liveness          003, "cheap"
+    patience    waiter        asked again when the wait has doubled                few messages
     register    registrar     the home keeps who waits: first come, first served   fairness          004, 002 central
     yielding    registrar     who had it lately lets others go first               fairness          000 section 3
     queue       registrar     32 tickets travel along; more come by the batch      O(1) messages     004, at the owner
+    borrowing   registrar     who waits behind a long turn comes to an idle slot   no idle slot
     hand-over   seats         to the head of the queue                             one delay         000 section 4
     early       invitations   asked while A still runs                             one delay         000 section 4
+    attempts    seats         who cannot be reached keeps its ticket for a while   fairness
     row         seats         what waited here when our turn began, 20 ms long     fairness
     park        seats         it stays where it was used last, until fed           no traffic        003, rotation
-    watch       watch         a beat each 1.6 s of use, whoever has it then        recovery          003, neighbours
-    inquiry     inquirer      ask near, then wide with a ballot, then make one     one token         000 section 5
+    watch       watch         a beat each 1.6 to 6 s of use, by the age of A       recovery          003, neighbours
+    lease       watch         renewed by answered beats only, from their sending   bounded overlap
+    roll call   registrar     who lends a lease reaches more than half, or stops   bounded overlap
+    inquiry     inquirer      ask near, then wide with a ballot, then all, make    one token         000 section 5
+    ballots     ballots       one asker at a time, the first home that is there    one token
+    watched     inquirer      what somebody hears lives, and none is made          one token
+    suspicion   desk          who does not answer: the group finds out, or a way   liveness
     census      waiter        a waiter whom no home answers inquires itself        liveness
     last resort waiter        adaptive time-out, without hints or census           liveness          000 section 5
     rivals      inquirer      higher epoch, then older key; inquire, then discard  one token         000, 001 sandwich
     reunion     machine       who was silent and returns is told of the token      one token
     doubt       watch         out of touch: neither grant nor pass before asking   one token
-    waking      machine       who slept looks into what it has before it is used    one token
-    ledger      ledger        holds of two tokens that met: both sides are told     evidence
+    waking      machine       who slept looks into what it has before it is used   one token
+    ledger      ledger        holds of two tokens that met: both sides are told    evidence
     ghosts      ghosts        who was silent when one was made is told of it       one token
     joining     inquirer      a newcomer makes nothing; a new home looks around    one token
-    leaving     machine       token and register are handed on, then `Depart`      no regeneration
-    isolation   inquirer      fewer than half of those asked answer                `when_isolated`
+    leaving     machine       token first, then register and places, then `Depart` no regeneration
+    isolation   inquirer      not more than half of those asked answer             `when_isolated`
     slots       registrar     k tokens, each with its own post, watch and epoch    soft semaphore
     settings    seats         a fingerprint travels along; a mismatch is told      evidence
 
-Time constants and their reasons: `settings.py`. Decisions: `docs/decisions/0011` to `0013`.
+Time constants and their reasons: `settings.py`. Decisions: `docs/decisions/0011` to `0013`, `0024`.
 """
 
 from softmutex.core.algorithms.wandering.machine import Wandering
