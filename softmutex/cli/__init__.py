@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("softmutex.cli.agent_command", "one node for all jobs of a user on this host, over a Unix socket"),
     "status": ("softmutex.cli.status", "who is there, where the token is, who waits, and for how long"),
     "evict": ("softmutex.cli.evict", "take a mutex from a holder that hangs"),
+    "forget": ("softmutex.cli.forget", "say that a member which is silent is gone for good"),
     "history": ("softmutex.cli.history", "who held it lately, for how long, and what went wrong"),
     "demo": (BY_ENTRY_POINT, "the FTP throttler on this machine: with and without, a table and a picture"),
     "registry": (BY_ENTRY_POINT, "the central registry, at which members of many hosts meet"),

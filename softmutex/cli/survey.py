@@ -19,10 +19,11 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
 
 from softmutex import plugins
+from softmutex.core.messages import Forgetting
 from softmutex.ports import Closed, Member, shows_all
 from softmutex.runtime import keys
 from softmutex.runtime.config import SAFE, Settings
-from softmutex.runtime.status import Question, Visitor
+from softmutex.runtime.status import Question, Visitor, Word
 from softmutex.urls import join_address, split_address
 
 SETTLE_S = 1.5
@@ -115,6 +116,13 @@ class Survey:
                 return await self._ask(member, patience_s)
 
         return await asyncio.gather(*map(ask, self._members))
+
+    async def tell(self, word: Word, patience_s: float = ANSWER_S) -> Forgetting | None:
+        """What the member made of an operator's word; None where it did not answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self._visitor.put(word)
+        return word.outcome
 
     async def _ask(self, member: Member, patience_s: float) -> Answer:
         question = Question(member)

@@ -55,7 +55,7 @@ from softmutex.core.group.effects import (
     Tell,
     Unwrap,
 )
-from softmutex.core.messages import OF_NODE, Message, Relay, Standing
+from softmutex.core.messages import OF_NODE, Forget, Message, Relay, Standing
 from softmutex.core.wire import Frame, UnfitForWire
 from softmutex.ports import Member
 from softmutex.runtime import statistics
@@ -118,6 +118,8 @@ class GroupDriver:
         self, sender: NodeId, mutex: str, message: Message, source: str, to_me: bool, by: NodeId = NOBODY
     ) -> bool:
         """A message of the node as a whole. False: it is none of the group's."""
+        if isinstance(message, Forget) and not self._may_say_who_is_gone(sender):
+            return False
         is_ours = self.group.received(sender, mutex, message, source, to_me, self._node.now(), by)
         self.perform()
         return is_ours
@@ -371,6 +373,14 @@ class GroupDriver:
         why = f"another process, at {source}, lives under the id of this node: was this machine cloned, or set back?"
         self._node.warn("own id", f"{why} This node goes on no further: open it anew.", once="own id")
         self._give_up(why)
+
+    def _may_say_who_is_gone(self, sender: NodeId) -> bool:
+        """Anybody with the key where there are no identities; where there are, those whom this node's settings name."""
+        vouching = self._node.vouching
+        if vouching is None or not vouching.required:
+            return True
+        vouched = vouching.senders.get(sender)
+        return vouched is not None and vouched.name in (self._node.settings["evictors"] or ())
 
     # --- who is not wanted (core.group.Door) ------------------------------------------------------------------------
 

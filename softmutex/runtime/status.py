@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from softmutex import plugins
 from softmutex.core.events import Instant, NodeId
-from softmutex.core.messages import Challenge, Message, Ping, Pong, StatusReply, StatusRequest
+from softmutex.core.messages import (
+    Challenge,
+    Forget,
+    Forgetting,
+    Forgotten,
+    Message,
+    Ping,
+    Pong,
+    StatusReply,
+    StatusRequest,
+)
 from softmutex.core.wire import Frame
 from softmutex.ports import Closed, Datagram, Member, Transport
 from softmutex.runtime import keys
@@ -204,10 +214,9 @@ class Visitor:
         try:
             while not question.is_answered():
                 question.news.clear()
-                page = question.next_page()
                 if question.cookie and not question.sent_at:
                     question.sent_at = time.time()
-                self._send(question, StatusRequest(question.nonce, question.cookie, page))
+                self._send(question, question.message())
                 try:
                     async with asyncio.timeout(ASK_AGAIN_S):
                         await question.news.wait()
@@ -236,6 +245,9 @@ class Visitor:
                 question.heard_at = question.heard_at or time.time()
                 question.pages, question.got[page] = pages, content
                 question.news.set()
+            case Forgotten(nonce, outcome) if isinstance(word := self._waiting.get(nonce), Word):
+                word.outcome = outcome
+                word.news.set()
 
 
 class Question:
@@ -252,8 +264,8 @@ class Question:
     def is_answered(self) -> bool:
         return all(page in self.got for page in range(self.pages))
 
-    def next_page(self) -> int:
-        return next(page for page in range(self.pages) if page not in self.got)
+    def message(self) -> Message:
+        return StatusRequest(self.nonce, self.cookie, next(page for page in range(self.pages) if page not in self.got))
 
     def document(self) -> dict[str, Any] | None:
         try:
@@ -261,6 +273,21 @@ class Question:
         except ValueError:  # cut off where it was too long
             return None
         return document if isinstance(document, dict) else None
+
+
+class Word(Question):
+    """An operator's: this silent member is gone for good."""
+
+    def __init__(self, member: Member, gone: NodeId) -> None:
+        super().__init__(member)
+        self.gone = gone
+        self.outcome: Forgetting | None = None
+
+    def is_answered(self) -> bool:
+        return self.outcome is not None
+
+    def message(self) -> Message:
+        return Forget(self.nonce, self.cookie, self.gone)
 
 
 async def ask_all(settings: Settings, timeout_s: float = 1.0) -> Mapping[Member, dict[str, Any] | None]:

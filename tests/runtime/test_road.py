@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 # Calls outside the core; whoever makes the road longer raises these, and says what for. The core counts its own.
-MOST = {"down": 22, "up": 39, "release": 22, "parked": 42}  # with proofs (`replays.py`) and a memory of past holds
+MOST = {"down": 22, "up": 42, "release": 22, "parked": 42}  # with proofs (`replays.py`) and a memory of past holds
 
 
 @pytest.mark.house
