@@ -120,31 +120,36 @@ def _overlaps(hold: PastRun, holds: Sequence[PastRun]) -> int:
 
 def comparison(figure: Figure, rows: Sequence[Compared]) -> None:
     figure.suptitle("Equal conditions, A takes 20 message times", color=INK, fontsize=14)
-    (messages_rare, messages_busy), (delay_rare, delay_busy) = figure.subplots(2, 2)
+    (messages_rare, messages_busy), (delay_rare, delay_busy), (use_killed, load) = figure.subplots(3, 2)
     _by_algorithm(messages_rare, "Messages per entry, rarely wanted", rows, lambda row: row.messages_rare)
     _by_algorithm(messages_busy, "Messages per entry, always wanted", rows, lambda row: row.messages_busy)
     _by_algorithm(delay_rare, "Message times before entry, rarely wanted", rows, lambda row: row.delay_rare)
     _by_algorithm(delay_busy, "Message times between two holders, always wanted", rows, lambda row: row.delay_busy)
+    _by_algorithm(use_killed, "Share of the time in use, holders killed", rows, lambda row: row.use_killed)
+    _by_algorithm(load, "Messages of the busiest node per entry", rows, lambda row: row.load_busiest)
     handles, labels = delay_busy.get_legend_handles_labels()
     if len(labels) > 1:
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
 
 
-def _by_algorithm(axes: Axes, title: str, rows: Sequence[Compared], value: Callable[[Compared], float]) -> None:
+def _by_algorithm(axes: Axes, title: str, rows: Sequence[Compared], value: Callable[[Compared], float | None]) -> None:
     names = list(dict.fromkeys(row.algorithm for row in rows))
     sizes = sorted({row.nodes for row in rows})
     height = 0.8 / len(sizes)
     for number, nodes in enumerate(sizes):
-        here = [row for row in rows if row.nodes == nodes]
+        here = [row for row in rows if row.nodes == nodes and value(row) is not None]
+        values = [value(row) or 0.0 for row in here]
         places = [names.index(row.algorithm) + number * height for row in here]
         shade = 0.4 + 0.6 * (number + 1) / len(sizes)
-        axes.barh(places, [value(row) for row in here], height, color=FILL, alpha=shade, label=f"{nodes} nodes")
-        for place, row in zip(places, here, strict=True):
-            axes.annotate(f" {_short(value(row))}", (value(row), place), va="center", color=INK, fontsize=8)
+        axes.barh(places, values, height, color=FILL, alpha=shade, label=f"{nodes} nodes")
+        for place, found in zip(places, values, strict=True):
+            axes.annotate(f" {_short(found)}", (found, place), va="center", color=INK, fontsize=8)
     axes.set_yticks([at + height * (len(sizes) - 1) / 2 for at in range(len(names))], names)
     axes.set_title(title)
     axes.invert_yaxis()
-    axes.set_xscale("asinh", linear_width=max(0.1, min(map(value, rows))))  # as a logarithm, and it has a place for 0
+    axes.set_xscale(
+        "asinh", linear_width=max(0.1, min(value(row) or 0.0 for row in rows))
+    )  # as a logarithm, and it has a place for 0
     axes.set_xticks([])
     axes.set_xticks([], minor=True)
     axes.margins(x=0.2)

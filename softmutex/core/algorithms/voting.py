@@ -111,6 +111,7 @@ class Voting(OneByOne):
         "_backing_off",
         "_confirmed_at",
         "_coordinators",
+        "_ended_at",
         "_given",
         "_latest",
         "_patience",
@@ -139,6 +140,7 @@ class Voting(OneByOne):
         self._tries = 0  # rounds of this request
         self._backing_off = False
         self._asked_at: Instant = 0
+        self._ended_at: Instant = 0  # A ran until then, here
         # the coordinator's:
         self._given: tuple[NodeId, int] | None = None  # to whom, for which round
         self._confirmed_at: Instant = 0
@@ -159,7 +161,11 @@ class Voting(OneByOne):
 
     def _want(self, now: Instant, out: list[Effect]) -> None:
         self._tries = 0
-        self._begin(now, out)
+        if now - self._ended_at < self._op:  # others have been denied meanwhile, and come at random: so does this one
+            self._backing_off = True
+            out.append(SetTimer(ROUND, now + round(self._op * (self._rng.random() + 0.5))))
+        else:
+            self._begin(now, out)
 
     def _begin(self, now: Instant, out: list[Effect]) -> None:
         self._round += 1
@@ -232,6 +238,7 @@ class Voting(OneByOne):
         self._give_up_round(now, out)
 
     def _ended(self, baggage: bytes, now: Instant, out: list[Effect]) -> None:
+        self._ended_at = now
         self._give_up_round(now, out)
 
     # --- as a coordinator --------------------------------------------------------------------------------------------
