@@ -48,9 +48,13 @@ def load(name: str) -> ModuleType:
 
 def on_config(config: Any) -> Any:
     """Each decision has its place in the navigation by being there."""
-    pages = sorted(path.name for path in (HERE / "decisions").glob("[0-9]*.md"))
-    config.nav.append({"Decisions": ["decisions/index.md", *(f"decisions/{page}" for page in pages)]})
+    explanation = next(part["Explanation"] for part in config.nav if isinstance(part, dict) and "Explanation" in part)
+    explanation.append({"Decisions": ["decisions/index.md", *(f"decisions/{path.name}" for path in decided())]})
     return config
+
+
+def decided() -> list[Path]:
+    return sorted((HERE / "decisions").glob("[0-9]*.md"))
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -62,8 +66,16 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """`{{ settings }}` and `{{ help }}` stand for what the program says of itself."""
-    return markdown.replace("{{ settings }}", settings()).replace("{{ help }}", helps())
+    """`{{ settings }}` and `{{ help }}` stand for what the program says of itself, `{{ decisions }}` for their list."""
+    for mark, said in {"{{ settings }}": settings, "{{ help }}": helps, "{{ decisions }}": decisions}.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, said())
+    return markdown
+
+
+def decisions() -> str:
+    titles = {path.name: path.read_text().splitlines()[0].removeprefix("# ") for path in decided()}
+    return "\n".join(f"- [{title}]({name})" for name, title in titles.items())
 
 
 def settings() -> str:
