@@ -42,6 +42,7 @@ settings.load_profile("ci" if IN_CI else "here")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process of a test would compile the whole package again
 QUIET = os.nice(0)
 PLAN_FILE = pytest.StashKey[Path]()
+LONGEST_TMPDIR = 40  # the path of a socket has 107 bytes, and tests put theirs into `tmp_path`
 PLAN = "softmutex_plan"  # the file in which the workers write what kind of test each is
 
 
@@ -53,6 +54,9 @@ def is_worker(config: pytest.Config) -> bool:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Whole runs and whole rooms have several workers, where nobody says otherwise: `-n 0`, `-p no:xdist`."""
     option = config.option
+    if len(tempfile.gettempdir()) > LONGEST_TMPDIR and not option.basetemp:
+        option.basetemp = tempfile.mkdtemp(prefix="softmutex-", dir="/tmp")
+        config.add_cleanup(lambda: shutil.rmtree(option.basetemp, ignore_errors=True))
     chosen = getattr(option, "numprocesses", 0) is not None or option.collectonly or option.usepdb
     if is_worker(config) or chosen or option.capture == "no" or option.keyword:
         return
