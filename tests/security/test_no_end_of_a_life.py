@@ -3,6 +3,7 @@ nobody of whom only a recording is left."""
 
 import asyncio
 import gc
+import itertools
 import tracemalloc
 
 import pytest
@@ -11,7 +12,7 @@ from softmutex import Node
 from softmutex.core.messages import Withdraw
 from softmutex.core.wire import Frame
 from softmutex.ports import Member
-from softmutex.runtime.sealing import KeyRing, Refusal, Refused, Sealer
+from softmutex.runtime.sealing import KeyRing, Refusal, Refused, Sealer, key_id
 from softmutex.runtime.status import Visitor
 from softmutex.testing import MemoryNetwork, in_virtual_time
 from tests.limits import limit, lower
@@ -77,6 +78,8 @@ async def test_one_shots_without_number_get_their_turn_and_their_recordings_brin
         await until(lambda: len(old.peers()) == len(other.peers()) == 1)
         genuine: list[str] = []
         network.tap = lambda source, to, _payload: genuine.append(to) if source != "tape" else None
+        await asyncio.sleep(0.1)  # what is under way arrives
+        genuine.clear()
         before = sum(old.mutex("x").statistics().received.values())
         tape = network.transport("tape")
         await tape.open()
@@ -131,3 +134,23 @@ async def test_proofs_that_are_asked_for_in_a_second_are_bounded(monkeypatch: py
         await until(lambda: one.statistics().dropped.get("unproven", 0) > 40)
         assert 0 < answers <= 10
         await insider.aclose()
+
+
+def test_a_thousand_changes_of_the_key_take_the_same_memory():
+    me, peer = Sealer(KeyRing.of(KEY), "lab", 1), Sealer(KeyRing.of(KEY), "lab", 2)
+    keys = [KEY, *(bytes([number % 256, number // 256]) * 16 for number in range(1, 1001))]
+    sizes: list[int] = []
+    tracemalloc.start()
+    try:
+        for number, (old, new) in enumerate(itertools.pairwise(keys)):
+            if key_id(old) == key_id(new):
+                continue
+            for each in (me, peer):
+                each.rekey(KeyRing.of(new, old))
+            assert isinstance(me.open(peer.seal(Frame(2, 1, "m", Withdraw(1)))), Frame)
+            if number in (500, 999):
+                gc.collect()
+                sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[1] <= 1.01 * sizes[0] + 4096

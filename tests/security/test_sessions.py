@@ -9,6 +9,7 @@ from softmutex.runtime.sealing import PAIRED, SIGNED, KeyRing, Refusal, Refused,
 from tests.security.insider import KEY, certified, in_the_name_of
 
 A, B = 0xA, 0xB
+OTHER_KEY = bytes(range(1, 33))
 TOKEN = Token(1, 0, 1, 0)
 
 
@@ -139,3 +140,16 @@ def test_a_member_without_papers_is_heard_where_none_are_required_until_it_has_s
     assert say(a, b)[0] == PAIRED
     assert reason_of(b.open(in_the_name_of(A, 900, B, Bye()))) is Refusal.UNSIGNED
     assert isinstance(say(a, b)[1], Frame)
+
+
+def test_the_groups_key_changes_under_sessions_and_nothing_is_dropped():
+    a, b = met()
+    both = KeyRing.of(OTHER_KEY, KEY)
+    assert say(a, b)[0] == PAIRED
+    b.rekey(KeyRing.of(KEY, OTHER_KEY))
+    a.rekey(both)
+    assert say(a, b) == (PAIRED, Frame(A, B, "", WORD))
+    assert say(b, a) == (PAIRED, Frame(B, A, "", WORD))
+    for each in (a, b):
+        each.rekey(KeyRing.of(OTHER_KEY))
+    assert say(a, b) == (PAIRED, Frame(A, B, "", WORD))
