@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from softmutex.core.algorithms.binary_search import BinarySearch
-from softmutex.core.algorithms.remake import NEVER_SEEN, Clear, Denied, Here, Inquire, Label, Sighting
+from softmutex.core.algorithms.remake import NEVER_SEEN, Clear, Denied, Here, Inquire, Label, Phase, Sighting
 from softmutex.core.algorithms.ring_search import RingSearch
 from softmutex.core.algorithms.ring_words import Anybody, Gimme, Missed, Trapped
+from softmutex.core.at_once import STANDING
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import (
     NOBODY,
@@ -27,7 +28,7 @@ from softmutex.core.events import (
     Ticket,
     Withdrawn,
 )
-from softmutex.core.messages import Offer
+from softmutex.core.messages import Accept, Commit, Offer, Void
 from softmutex.sim import simulate
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.scenarios import scenario
@@ -255,7 +256,7 @@ def test_the_neighbours_of_a_dead_node_find_out_whether_it_had_the_token():
     b.members.remove(6)
     b.handle(MembersChanged((), (6,)))
     ((to, question),) = sent(b, Inquire)
-    assert to == 7 and not question.bar
+    assert to == 7 and question.phase is Phase.NEIGHBOUR
     b.receive(Clear(question.label, Sighting(1, 9), Label(1, 1)), 7)  # it went on
     assert sent(b, Inquire) == []
 
@@ -268,11 +269,11 @@ def test_only_when_all_are_barred_a_token_is_made():
     b.handle(MembersChanged((), (6,)))
     ((_, question),) = sent(b, Inquire)
     b.receive(Clear(question.label, NEVER_SEEN, Label(1, 1)), 7)
-    for bar in (False, True):
+    for phase in (Phase.ALL, Phase.BARRED):
         questions = sent(b, Inquire)
         assert [to for to, _ in questions] == [1, 2, 3, 4, 7, 8]
         for to, question in questions:
-            assert question.bar is bar and not b.noted(FactKind.GENERATED)
+            assert question.phase is phase and not b.noted(FactKind.GENERATED)
             b.receive(Clear(question.label, NEVER_SEEN, Label(1, 1)), to)
     made = b.noted(FactKind.GENERATED)[0].token
     assert made is not None and made.epoch > 1
@@ -281,13 +282,13 @@ def test_only_when_all_are_barred_a_token_is_made():
 def test_whoever_has_it_says_so_and_is_not_barred():
     b = bench()
     b.visit(token(0, token_id=7))
-    b.receive(Inquire(Label(9, 9), True, Label(0, 0)), 2)
-    assert sent(b, Here) == [(2, Here(Label(9, 9), Label(1, 7)))]
+    b.receive(Inquire(Label(9, 9), Phase.BARRED, Label(0, 0)), 2)
+    assert sent(b, Here) == [(2, Here(Label(9, 9), Label(1, 7), Sighting(1, 1)))]
 
 
 def test_whoever_is_barred_takes_no_older_token():
     b = Bench(RingSearch, me=5, members=EIGHT, passing="4-way")
-    b.receive(Inquire(Label(9, 9), True, Label(0, 0)), 2)
+    b.receive(Inquire(Label(9, 9), Phase.BARRED, Label(0, 0)), 2)
     assert [to for to, _ in sent(b, Clear)] == [2]
     b.receive(Offer(1, token(0)), 3)
     assert sent(b, Denied) == [(3, Denied(Label(9, 9)))]
@@ -300,7 +301,7 @@ def test_a_token_that_is_refused_waits_for_a_new_label():
     questions = sent(b, Inquire)
     assert [to for to, _ in questions] == [1, 2, 3, 4, 6, 7, 8]
     for to, question in questions:
-        assert question.bar and question.label.epoch == 10 and b.passed == []
+        assert question.phase is Phase.BARRED and question.label.epoch == 10 and b.passed == []
         b.receive(Clear(question.label, NEVER_SEEN, Label(9, 9)), to)
     assert b.machine.view().tokens[0].epoch == 10
 
@@ -308,8 +309,65 @@ def test_a_token_that_is_refused_waits_for_a_new_label():
 def test_of_two_tokens_the_older_label_goes():
     b = bench()
     b.visit(token(0, token_id=7))
-    b.receive(Inquire(Label(9, 9), True, Label(2, 2)), 2)
+    b.receive(Inquire(Label(9, 9), Phase.BARRED, Label(2, 2)), 2)
     assert [note.token.id for note in b.noted(FactKind.DISCARDED) if note.token] == [7]
+
+
+def lose_it() -> Bench:
+    """It went from 5 to 6, and 6 is dead."""
+    b = bench()
+    b.visit(token(0, hop=1))
+    b.fire("rest")
+    b.members.remove(6)
+    b.handle(MembersChanged((), (6,)))
+    return b
+
+
+def test_who_says_here_and_had_it_before_the_inquirer_only_does_not_know_yet_that_it_arrived():
+    b = lose_it()
+    ((_, question),) = sent(b, Inquire)
+    b.receive(Here(question.label, Label(1, 1), Sighting(1, 0)), 7)
+    b.fire("inquiry")
+    assert [to for to, _ in sent(b, Inquire)] == [7]
+    b.receive(Here(question.label, Label(1, 1), Sighting(1, 9)), 7)
+    assert "inquiry" not in b.timers
+
+
+def test_an_inquiry_of_everybody_goes_before_one_of_a_neighbour_and_the_lower_nodes_before_a_higher_ones():
+    b = lose_it()
+    b.receive(Inquire(Label(2, 2), Phase.NEIGHBOUR, Label(0, 0)), 2)
+    assert "inquiry" in b.timers
+    b.receive(Inquire(Label(2, 2), Phase.ALL, Label(0, 0)), 7)
+    assert "inquiry" in b.timers
+    b.receive(Inquire(Label(2, 2), Phase.ALL, Label(0, 0)), 2)
+    assert "inquiry" not in b.timers
+    b.members.remove(2)
+    b.handle(MembersChanged((), (2,)))  # and it may not have ended
+    assert [to for to, _ in sent(b, Inquire)] == [1, 3, 4, 7, 8]
+
+
+def test_a_token_that_was_lent_to_those_who_are_gone_is_searched_for_again():
+    b = bench()
+    b.receive(gimme(1), 4)
+    b.visit(token(0))
+    b.members.remove(1)
+    b.handle(MembersChanged((), (1,)))
+    b.receive(gimme(3, again=True), 4)
+    assert sent(b, Trapped) == [] and [to for to, _ in sent(b, Gimme)] == [6]
+
+
+def test_a_token_that_comes_back_was_passed_even_if_it_comes_for_a_request_of_long_ago():
+    b = Bench(RingSearch, me=5, members=EIGHT, passing="4-way")
+    b.receive(Offer(1, token(0)), 4)
+    ((_, accept),) = sent(b, Accept)
+    b.receive(Commit(1, accept.reply, token(0)), 4)
+    b.fire("rest")
+    ((to, offer),) = sent(b, Offer)
+    b.receive(Accept(offer.nonce, 7), to)
+    b.receive(Commit(3, STANDING + 9, token(0, hop=9)), to)  # nothing here stands for 9
+    assert sent(b, Void)
+    b.receive(Inquire(Label(9, 9), Phase.ALL, Label(0, 0)), 2)
+    assert sent(b, Here) == [] and sent(b, Clear)
 
 
 def test_options_are_checked():
@@ -374,7 +432,7 @@ class DeniesThatItHasIt(BinarySearch):
 
     def lied(self, effect: Effect) -> Effect:
         match effect:
-            case Send(to, Here(label, mine)):
+            case Send(to, Here(label, mine, _)):
                 return Send(to, Clear(label, NEVER_SEEN, mine))
         return effect
 
@@ -384,7 +442,7 @@ class IsNotBarred(BinarySearch):
 
     def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
         match event:
-            case Received(sender, Inquire(label, True, _)) if not self.view().tokens:
+            case Received(sender, Inquire(label, Phase.BARRED, _)) if not self.view().tokens:
                 return [Send(sender, Clear(label, NEVER_SEEN, label))]
         return super().handle(event, now)
 

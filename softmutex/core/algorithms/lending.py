@@ -76,6 +76,7 @@ from softmutex.core.machine import Setup, View
 from softmutex.core.messages import Ask, Commit, Message, Offer
 
 REST: Final = "rest"
+LEAST_REST: Final = SECOND // 100  # however short A is
 TOUR: Final = 8  # borrowers in one loan of the fast discipline
 TOLD: Final = 20  # served requests that a token tells of
 
@@ -112,7 +113,8 @@ class Lending(OneByOne):
         super().__init__(setup)
         self._options = options = self.Options.read(setup.options, self.name)
         constants = setup.timing.constants(self.pace)
-        self._rest = constants.skip_ns if options.rest is None else from_seconds(options.rest)
+        rest = max(constants.skip_ns, LEAST_REST)
+        self._rest = rest if options.rest is None else from_seconds(options.rest)
         self._slowest = max(self._rest, from_seconds(options.slowest))
         self._how = self.passing(setup)
         self._handover = Handover(setup.me, setup.rng, self._how, SECOND // 4, 3)
@@ -386,6 +388,7 @@ class Lending(OneByOne):
         for node in left:
             self._traps.pop(node, None)
             self._maker = NOBODY if self._maker == node else self._maker
+            self._lent = tuple(each for each in self._lent if each != node)
             for outcome in self._handover.departed(node, out):
                 self._conclude(outcome, now, out)
         self._heed(self._remake.changed(joined, left, self._my_label(), now, out), now, out)

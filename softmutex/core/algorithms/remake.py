@@ -42,7 +42,7 @@ from softmutex.core.events import (
     Suspect,
     Token,
 )
-from softmutex.core.messages import Flag, Message
+from softmutex.core.messages import Message
 from softmutex.core.patience import Patience
 
 INQUIRY: Final = "inquiry"
@@ -66,19 +66,27 @@ NO_LABEL: Final = Label(0, 0)
 NEVER_SEEN: Final = Sighting(0, 0)
 
 
+class Phase(IntEnum):
+    NONE = 0
+    NEIGHBOUR = 1
+    ALL = 2
+    BARRED = 3
+
+
 class Inquire(NamedTuple):
-    """Have you got the token? `bar`: if not, take none below `label` from now on. `mine`: of the one that I have."""
+    """Have you got the token? BARRED: if not, take none below `label` from now on. `mine`: of the one that I have."""
 
     label: Label
-    bar: Flag
+    phase: Phase
     mine: Label
 
 
 class Here(NamedTuple):
-    """I have it."""
+    """I have it, since `seen`; or I had it then, and do not know yet that it has arrived where I sent it."""
 
     label: Label  # of the inquiry
     mine: Label
+    seen: Sighting
 
 
 class Clear(NamedTuple):
@@ -93,13 +101,6 @@ class Denied(NamedTuple):
     """Nothing below this label is taken here."""
 
     bar: Label
-
-
-class Phase(IntEnum):
-    NONE = 0
-    NEIGHBOUR = 1
-    ALL = 2
-    BARRED = 3
 
 
 class Agreed(NamedTuple):
@@ -146,6 +147,7 @@ class Remake:
         self._label = NO_LABEL
         self._epoch = 0  # the highest that was heard of
         self._above = NEVER_SEEN  # NEIGHBOUR: who saw it later proves that it went on
+        self._leader: NodeId = NOBODY  # who asks, where this node asked before
         self._missing: dict[NodeId, None] = {}
         self._tries = 0
         self._asked_at: Instant = 0
@@ -170,7 +172,7 @@ class Remake:
         above: Sighting = NEVER_SEEN,
     ) -> Agreed | None:
         """Ask `asked`, or everybody; or find at once that nobody is there to be asked."""
-        self.stage, self._above = stage, above
+        self.stage, self._above, self._leader = stage, above, NOBODY
         self._label = self.fresh()
         if stage is Phase.BARRED:
             self.bar = self._label
@@ -196,7 +198,7 @@ class Remake:
         self, joined: Sequence[NodeId], left: Sequence[NodeId], mine: Label, now: Instant, out: list[Effect]
     ) -> Agreed | None:
         if not self.stage:
-            return None
+            return self.begin(Phase.ALL, mine, now, out) if self._leader in left and mine == NO_LABEL else None
         if self.stage is not Phase.NEIGHBOUR:
             new = [node for node in joined if node != self._me and node not in self._missing]
             self._missing.update(dict.fromkeys(new))
@@ -206,7 +208,7 @@ class Remake:
         return self._go_on(mine, now, out)
 
     def _ask(self, nodes: Sequence[NodeId], mine: Label, now: Instant, out: list[Effect]) -> None:
-        out.extend(Send(node, Inquire(self._label, self.stage is Phase.BARRED, mine)) for node in nodes)
+        out.extend(Send(node, Inquire(self._label, self.stage, mine)) for node in nodes)
         out.append(SetTimer(INQUIRY, now + self._patience.wait(self._tries)))
 
     def _go_on(self, mine: Label, now: Instant, out: list[Effect]) -> Agreed | None:
@@ -228,9 +230,9 @@ class Remake:
                 return self._asked_by(sender, message, mine, seen, out)
             case Denied(bar) if bar.epoch < MOST_EPOCHS:
                 return self._denied(bar, mine, now, out)
-            case Here(label, theirs) if self.stage and label == self._label:
-                if theirs < mine:
-                    return None  # it finds out that its own is outdated
+            case Here(label, theirs, since) if self.stage and label == self._label:
+                if theirs < mine or since < seen:
+                    return None  # it will find out that its own is outdated, or has arrived
                 self.end(out)
                 return Outdated() if mine > NO_LABEL else Found(sender)
             case Clear(label, theirs, bar) if self.stage and label == self._label and sender in self._missing:
@@ -247,19 +249,21 @@ class Remake:
     def _asked_by(
         self, sender: NodeId, inquire: Inquire, mine: Label, seen: Sighting, out: list[Effect]
     ) -> Barred | Outdated | None:
-        label, bar, theirs = inquire
+        label, phase, theirs = inquire
         if label.epoch >= MOST_EPOCHS:
             return None
         if mine > NO_LABEL:
-            out.append(Send(sender, Here(label, mine)))
+            out.append(Send(sender, Here(label, mine, seen)))
             return Outdated() if theirs > mine else None
-        if bar and label < self.bar:
+        bars = phase is Phase.BARRED
+        if bars and label < self.bar:
             out.append(Send(sender, Denied(self.bar)))
             return None
-        if bar or (self.stage < Phase.BARRED and sender < self._me):
-            self.end(out)  # it leads
+        if bars or (phase is Phase.ALL and self.stage < Phase.BARRED and sender < self._me):
+            self._leader = sender if self.stage else self._leader
+            self.end(out)
         out.append(Send(sender, Clear(label, seen, self.bar)))
-        if not bar or label == self.bar:
+        if not bars or label == self.bar:
             return None
         self.bar = label
         return Barred(sender)

@@ -15,7 +15,7 @@ is VOID: a stale trap costs a round trip, never the token. Options choose betwee
     search      delegated: nodes send the GIMME on; directed: they answer the searcher, MISSED, who asks the next
     cleanup     rotation: the token tells who was served of late; inverse: it goes back on the searcher's own trail,
                 and takes the traps away. A dead or missing node on the trail is left out
-    initiative  pull: GIMMEs; push: the holder sends a ANYBODY round, and who wants the token answers it; both; none
+    initiative  pull: GIMMEs; push: the holder sends an ANYBODY round, and who wants the token answers it; both; none
     discipline  fast: lent to the next few who wait, in the order of their traps, in one tour; fair: to one at a time
     throttle    a node with a search of its own under way keeps others' back until it was served
 
@@ -75,8 +75,10 @@ class RingSearch(Lending):
     messages: ClassVar = {
         96: Gimme, 97: Missed, 98: Trapped, 99: Anybody, 100: Inquire, 101: Here, 102: Clear, 103: Denied, **OF_HOLDERS
     }  # fmt: skip
-    laws = claim(Weather.ANY, Law.EFFECTS, Law.REQUESTS) | claim(
-        Weather.ANY & ~(Weather.VIEWS | Weather.FOUNDERS), Law.OVERLAP, Law.EXCLUSION, Law.ORDER
+    laws = (
+        claim(Weather.ANY, Law.EFFECTS, Law.REQUESTS)
+        | claim(Weather.ANY & ~(Weather.VIEWS | Weather.FOUNDERS), Law.OVERLAP, Law.EXCLUSION)
+        | claim(Weather.ANY & ~(Weather.VIEWS | Weather.FOUNDERS | Weather.CUTS), Law.ORDER)
     )
     needs_every_member = True
 
