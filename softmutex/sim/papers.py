@@ -21,13 +21,22 @@ from pathlib import Path
 from typing import Any
 
 from softmutex.core.errors import ConfigError
-from softmutex.sim import goals_queue, goals_table, papers_000, papers_001, papers_002, papers_003, subscribers
+from softmutex.sim import (
+    goals_queue,
+    goals_table,
+    papers_000,
+    papers_001,
+    papers_002,
+    papers_003,
+    papers_004,
+    subscribers,
+)
 from softmutex.sim.papers_cells import FULL, QUICK, Cell, Effort, Exhibit, Shown, Table, Verdict, as_json
 from softmutex.sim.papers_runs import Runner
 from softmutex.sim.progress import bar
 
 PAPERS: dict[str, Exhibit] = {
-    each.name: each for paper in (papers_000, papers_001, papers_002, papers_003) for each in paper.EXHIBITS
+    each.name: each for paper in (papers_000, papers_001, papers_002, papers_003, papers_004) for each in paper.EXHIBITS
 }
 SIZED = (*goals_table.EXHIBITS, *goals_queue.EXHIBITS)  # for which --nodes can be given
 OURS: dict[str, Exhibit] = {each.name: each for each in (*SIZED, *subscribers.EXHIBITS)}
@@ -71,9 +80,11 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(json.dumps(_everything(exhibits, results, effort, failed, wall_s), indent=1) + "\n")
     elif not arguments.markdown:
-        held = verdicts.count(Verdict.OK)
+        held, differ = verdicts.count(Verdict.OK), verdicts.count(Verdict.DIFFERS)
         seeds = "" if set(results) <= set(OURS) else f", {effort.seeds} seeds"
-        sys.stdout.write(f"{held} of {held + failed} judged cells hold ({wall_s:.0f} s{seeds})\n")
+        differing = f", {differ} differ from the print" if differ else ""
+        judged = held + failed + differ
+        sys.stdout.write(f"{held} of {judged} judged cells hold{differing} ({wall_s:.0f} s{seeds})\n")
     return 1 if failed else 0
 
 

@@ -11,6 +11,7 @@ from tests.cli.processes import started
 
 SOFTMUTEX = Path(sys.executable).with_name("softmutex")
 STRICT = ("central", "ricart-agrawala", "token-ring", "ring-search", "binary-search")
+VOTED = ("sigma", "e2e", "non-e2e")  # soft: but not where nothing goes wrong
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 PROCESSES = 5
 TURNS = 40 if IN_CI else 4  # of each, every one by a node of its own
@@ -27,7 +28,7 @@ done
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("algorithm", STRICT)
+@pytest.mark.parametrize("algorithm", [*STRICT, *VOTED])
 def test_processes_that_come_and_go_never_run_at_once(algorithm: str, environ: dict[str, str], tmp_path: Path):
     loop = LOOP.format(softmutex=SOFTMUTEX, algorithm=algorithm, turns=TURNS)
     with ExitStack() as stack:

@@ -15,6 +15,7 @@ from softmutex.cli import main
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import SECOND
 from softmutex.sim import Scenario, TokenLoss, papers, papers_000, papers_pictures, papers_runs, simulate
+from softmutex.sim.many import Rounds, count
 from softmutex.sim.papers_cells import QUICK, Cell, Effort, Verdict, count_cell, range_cell
 from softmutex.sim.papers_runs import (
     Findings,
@@ -307,3 +308,13 @@ def test_quick_and_full_run_the_same_kinds_of_jobs():
         return {job._replace(duration_s=0, seed=0) for job in jobs}
 
     assert kinds(QUICK) == kinds(papers.FULL)
+
+
+# --- seed 004 ---------------------------------------------------------------------------------------------------------
+
+
+def test_where_most_wait_e2e_sends_less_than_sigma():
+    job = Rounds("sigma", nodes=300, mutexes=15, requests=20)
+    sigma, e2e = (count(dataclasses.replace(job, algorithm=name)) for name in ("sigma", "e2e"))
+    assert sigma.messages > 1.3 * e2e.messages
+    assert sigma.overlaps == e2e.overlaps == 0

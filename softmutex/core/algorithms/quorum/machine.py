@@ -50,6 +50,7 @@ RENEW: Final = "renew"
 LAPSE: Final = "lapse"
 HIGHEST: Final = 2**62  # a stamp from there on is no honest one
 TRIES: Final = 3  # unanswered, until the member with the replica is suspected
+SOON: Final = SECOND // 1_000_000  # clocks at other rates are not exact to the nanosecond
 SELDOM: Final = 15 * SECOND  # how often at the least who waits asks again
 REPLICAS_MOST: Final = 32
 ROUTED: Final = frozenset({RequestVote, Yield, ReleaseVote, RenewVote})
@@ -300,6 +301,8 @@ class Quorum(OneByOne):
 
     def _wait_a_little(self, now: Instant, out: list[Effect]) -> None:
         wait = self._patience.wait(self._tries)
+        if self._tries > TRIES:  # who does not answer is quiet, or gone
+            wait = max(wait, self._lease // 2)
         wait = wait + int(wait * self._rng.random() / 2)
         out.append(SetTimer(AGAIN, now + (min(wait, self._lease // 4) if self._votes else wait)))
 
@@ -328,7 +331,7 @@ class Quorum(OneByOne):
         out.append(CancelTimer(AGAIN))
         self._enter(out, hop=self._bid.stamp)
         oldest = min(self._votes.values(), default=now)
-        out.append(SetTimer(RENEW, max(now, oldest + self._lease // 3)))
+        out.append(SetTimer(RENEW, max(now + SOON, oldest + self._lease // 3)))
         self._look_at_votes(now, out)
 
     def _unwant(self, request: RequestId, now: Instant, out: list[Effect]) -> None:
@@ -363,7 +366,7 @@ class Quorum(OneByOne):
         """Are m of them valid, and until when?"""
         until = self._valid_until(now)
         if now < until:
-            out.append(SetTimer(LAPSE, until))
+            out.append(SetTimer(LAPSE, max(now + SOON, until)))
         elif not self._lost and self._running is not None:
             self._lost = True
             out.append(Lose(self._running, LostReason.LEASE))
