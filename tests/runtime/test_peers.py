@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from softmutex import Node
+from softmutex import Node, NodeClosed
 from softmutex.core.events import MembersChanged, Returned, Silenced
 from softmutex.core.messages import Bye, Challenge, Hello, Ping, Pong, Welcome
 from softmutex.core.wire import Frame, encode
@@ -504,6 +504,20 @@ async def test_after_a_restart_at_the_same_address_only_the_new_life_remains():
         await first.close()
 
 
+@in_virtual_time
+async def test_whom_a_list_dropped_though_it_lives_is_back_as_soon_as_it_speaks():
+    """Issue 14.3: it stayed refused, where no later list showed it again."""
+    network = MemoryNetwork(delay=0.001)
+    async with listed_node(network, Listed(Member("a")), "b") as b:
+        listed = Listed(Member("b", b.id, "b"), complete=True)
+        async with listed_node(network, listed, "a") as a:
+            assert known(a) == ["b"]
+            listed.show()
+            await until(lambda: not known(a))
+            async with b.mutex("x").hold(timeout=20):
+                assert [peer.id for peer in a.peers()] == [b.id]
+
+
 # --- strangers ------------------------------------------------------------------------------------------------------
 
 
@@ -521,6 +535,20 @@ async def test_who_addresses_this_very_life_becomes_a_member_and_its_address_fol
         moved.say(a, Bye())
         await until(lambda: a.peers() == ())
         await moved.close()
+
+
+async def test_a_process_that_lives_under_the_id_of_a_node_and_proves_it_ends_the_life_of_that_node(
+    network: MemoryNetwork, caplog: pytest.LogCaptureFixture
+):
+    """A cloned machine: the two would seal different frames with the same nonces."""
+    async with listed_node(network, Listed(), "a", leave_timeout=0.1) as a, puppet_mutex(a) as hold:
+        async with Stranger(network.transport("twin"), a.id) as twin:
+            twin.say(a, Hello(7, 0, GROUP, False, ""), receiver=0)
+            twin.say(a, Hello(7, await twin.cookie(), GROUP, False, "twin"))
+            await until(hold.lost.is_set)
+        with pytest.raises(NodeClosed, match="at twin, lives under the id of this node"):
+            await puppet_mutex(a, "y").acquire()
+    assert "was this machine cloned, or set back?" in caplog.text
 
 
 async def test_who_addresses_nobody_in_particular_gets_nothing_but_a_challenge(
