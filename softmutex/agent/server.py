@@ -96,6 +96,11 @@ class Server:
                     log.exception("a session went wrong; the agent goes on")
 
     def _take(self, link: socket.socket, want: Message) -> Wish | None:
+        version = want.get("version")
+        if isinstance(version, int | float) and version > VERSION:
+            why = f"this agent speaks version {VERSION} of its protocol, and {version} is wanted. Start a newer agent."
+            link.send(pack("failed", code=USAGE, error="config", why=why))
+            return None
         difference = self._difference(want.get("place") or {})
         if difference:
             link.send(pack("elsewhere", why=difference))
