@@ -20,6 +20,9 @@ HERE = Path(__file__).parent
 COMMANDS = (
     "run",
     "agent",
+    "init",
+    "evict",
+    "history",
     "status",
     "doctor",
     "demo",
@@ -66,11 +69,18 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """`{{ settings }}` and `{{ help }}` stand for what the program says of itself, `{{ decisions }}` for their list."""
-    for mark, said in {"{{ settings }}": settings, "{{ help }}": helps, "{{ decisions }}": decisions}.items():
-        if mark in markdown:
-            markdown = markdown.replace(mark, said())
+    """`{{ settings }}`, `{{ help }}` and `{{ wire }}` stand for what the program says of itself, `{{ decisions }}` for
+    their list."""
+    said = {"settings": settings, "help": helps, "wire": wire, "decisions": decisions}
+    for name, written in said.items():
+        if (mark := f"{{{{ {name} }}}}") in markdown:
+            markdown = markdown.replace(mark, written())
     return markdown
+
+
+def wire() -> str:
+    page: str = load("wire_page").page()
+    return page
 
 
 def decisions() -> str:
