@@ -404,3 +404,34 @@ async def test_one_that_joined_can_leave_and_join_again(make: Make) -> None:
     await here.leave()
     await here.join(Member("here:2"))
     await until_shown(onlooker, "here:2")
+
+
+async def test_directories_of_groups_that_nobody_uses_are_removed_and_no_others(tmp_path: Path):
+    base = tmp_path / "runtime"
+
+    async def use(group: str) -> None:
+        membership = LocalMembership(group, directory=str(base))
+        membership.group_key()
+        await membership.join(Member("127.0.0.1:1"))
+        await membership.aclose()
+
+    for group in ("old", "young", "lived", "strange"):
+        await use(group)
+    (base / "strange" / "letters").write_text("not ours")
+    living = LocalMembership("lived", directory=str(base))
+    key = living.group_key()
+    await living.join(Member("127.0.0.1:2"))
+    (base / "old" / f"4711-{'0' * 16}.lock").touch()  # of somebody who was killed
+    for group in ("old", "lived", "strange"):
+        for path in (*(base / group).iterdir(), base / group):
+            os.utime(path, (1, 1))
+    await use("another")
+    assert sorted(each.name for each in base.iterdir()) == ["another", "strange", "young"]
+    other = LocalMembership("lived", directory=str(base))
+    watching = asyncio.create_task(living.watch())
+    await eventually(lambda: (base / "lived" / "key").exists(), "it is not put back")
+    assert other.group_key() == key, "whoever was there all the same puts it back, and the key as it was"
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    await other.aclose()
+    await living.aclose()

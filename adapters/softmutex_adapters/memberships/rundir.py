@@ -16,7 +16,9 @@ R2  The lock is a POSIX record lock (fcntl), not flock: those are inherited by a
 R3  Each process probes only its successor in the order of names, and beyond it while those are dead. Every dead one
     has a living predecessor, so all are found, and a probe costs the same for ten processes and for a thousand.
 R4  What was removed under us (by a cleaner of /tmp, or `rm -rf`) is put back, the key as it was.
-R5  The place depends on nothing but the user. XDG_RUNTIME_DIR and TMPDIR differ between a shell, cron, a systemd
+R5  A directory in which nobody was for a day is removed by whoever joins another group: of a thousand groups with a
+    life of a minute nothing is left. Who uses one says so by the time stamp of its key; a wrong guess is put back (R4).
+R6  The place depends on nothing but the user. XDG_RUNTIME_DIR and TMPDIR differ between a shell, cron, a systemd
     service and a Slurm job, who would then never meet, and say nothing.
 
 Everything here is synchronous, a few microseconds where nothing changed, and safe to call from several threads.
@@ -26,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -49,6 +52,8 @@ POLL_S = 0.2
 PROBE_S = 0.5
 FRESHEN_S = 3600.0  # cleaners of /tmp go by age
 RACY_NS = 100_000_000  # a change so young may be followed by another one with the same time stamp
+UNUSED_S = 86_400.0  # R5
+SWEPT_MOST = 256  # at once
 ABANDONED_S = 60.0  # so old is no file that is still being written
 RECORD_MAX = 4096
 ENTRIES_MAX = 32_768
@@ -220,6 +225,7 @@ class RunDir:
             try:
                 self._open()
                 if self._lock < 0:
+                    sweep(self._base, self._group)
                     self._take_lock(f"{os.getpid()}-{secrets.token_hex(8)}")
                 self._last_number += 1
                 name = f"{self._stem}.{self._last_number}.member"
@@ -299,6 +305,7 @@ class RunDir:
             try:
                 self._open()
                 self._key = shared_key(self._directory, self.path)
+                os.utime("key", dir_fd=self._directory, follow_symlinks=False)
             except CannotOpen:
                 raise
             except OSError as error:
@@ -327,6 +334,26 @@ class RunDir:
         if self._directory >= 0:
             os.close(self._directory)
             self._directory, self._identity = -1, (0, 0)
+
+
+def sweep(base: str, but: str) -> None:
+    """R5. What cannot be removed stays: it is tidied, not needed."""
+    with contextlib.suppress(OSError), os.scandir(base) as found:
+        for entry in itertools.islice(found, SWEPT_MOST):
+            if entry.name != but and entry.is_dir(follow_symlinks=False) and is_unused(entry.path):
+                with contextlib.suppress(OSError):
+                    for left in os.listdir(entry.path):
+                        os.unlink(os.path.join(entry.path, left))
+                    os.rmdir(entry.path)
+
+
+def is_unused(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        left = os.listdir(path)
+        ages = [time.time() - os.lstat(each).st_mtime for each in (path, *(os.path.join(path, one) for one in left))]
+        ours = all(one == "key" or one.startswith(".") or ENTRY.fullmatch(one) for one in left)
+        return ours and min(ages) > UNUSED_S  # members that live make theirs young each hour
+    return False
 
 
 # --- one for a process ----------------------------------------------------------------------------------------------
