@@ -166,15 +166,30 @@ async def check_address(settings: Settings, transport: Transport) -> list[Findin
 # --- the group -------------------------------------------------------------------------------------------------------
 
 
+LISTEN = "Between commands nobody may be there: run softmutex doctor --listen there meanwhile."
+
+
+def check_names(unresolved: Sequence[str]) -> Iterator[Finding]:
+    for name in unresolved:
+        host = name.rpartition(":")[0]
+        yield fail("members", f"{name} cannot be resolved", f"Does `getent hosts {host}` know it on this host?")
+
+
 def check_members(settings: Settings, answers: Sequence[Answer]) -> Iterator[Finding]:
     told = [each for each in answers if each.document]
     if not answers:
         says = f"{shown(settings, 'membership')} shows no member"
         alone = is_on_this_host(plugins.membership(settings["membership"]))
-        advice = "Does one run? With the same membership and group? Does the network let its messages pass?"
+        advice = f"Does one run? With the same membership and group? {LISTEN}"
         yield ok("members", says) if alone else warn("members", says, advice)
     for each in answers:
-        if each.document is None:
+        if each.is_refused:
+            yield fail(
+                "members",
+                f"{each.name} at {each.member.address} is reached, and nobody listens at that port",
+                f"Start its agent, or whatever is the member there. {LISTEN}",
+            )
+        elif each.document is None:
             yield fail(
                 "members",
                 f"{each.name} at {each.member.address} does not answer",

@@ -1,8 +1,9 @@
 """`softmutex doctor`: can members reach each other, do clocks and settings agree, is the port open, is a key set?
 
     softmutex doctor [--json] [the flags of the group]          exit code 1 where something failed, else 0
+    softmutex doctor --listen                                   is a member, for a doctor on another host to find
 
-One line a finding: `ok`, `warn` or `fail`, and below what to do. `--json` prints one object:
+One line a finding: `ok`, `warn` or `fail`, and below what to do; the last line sums up. `--json` prints one object:
 
     {"ok": true,
      "settings": {"transport": {"value": "udp://127.0.0.1:0", "origin": "default"}},
@@ -15,11 +16,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import logging
 import sys
 from collections.abc import Sequence
 
 from softmutex import plugins
+from softmutex.cli import complain
 from softmutex.cli.checks import (
     Finding,
     Verdict,
@@ -28,13 +32,14 @@ from softmutex.cli.checks import (
     check_installation,
     check_key,
     check_members,
+    check_names,
     check_settings,
     check_transport,
     fail,
     origin,
     shown,
 )
-from softmutex.cli.settings import add_node_flags, node_settings
+from softmutex.cli.settings import add_mutex_flags, add_node_flags, mutex_keywords, node_settings
 from softmutex.cli.survey import Answer, Survey
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.core.names import printable
@@ -43,30 +48,76 @@ from softmutex.runtime.config import Settings
 from softmutex.runtime.options import SETTINGS
 
 PATIENCE_S = 3.0
+LOOK_EVERY_S = 0.5
+NOT_STARTED = 69  # EX_UNAVAILABLE
 MEETING_S = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--name", help="show the settings as they are for this mutex")
     parser.add_argument("--json", action="store_true", help="one JSON object, see the documentation of this module")
+    parser.add_argument("--listen", action="store_true", help="be a member until Ctrl-C, and tell who comes")
+    add_mutex_flags(parser)
     add_node_flags(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     settings: Settings | None = None
+    logging.getLogger("softmutex.membership").addHandler(logging.NullHandler())  # what it would say is a finding here
     findings = list(check_installation())
     try:
         settings = node_settings(arguments)
     except ConfigError as error:
         findings.append(fail("settings", str(error)))
     else:
-        settings = settings if arguments.name is None else settings.for_mutex(arguments.name, {})
+        keywords = mutex_keywords(arguments)
+        if arguments.name is not None or keywords:
+            settings = settings.for_mutex(arguments.name or "", keywords)
+        if arguments.listen:
+            return listen(settings)
         findings += asyncio.run(examine(settings))
     if arguments.json:
         sys.stdout.write(json.dumps(report(settings, findings)) + "\n")
     else:
-        sys.stdout.write("\n".join(lines(findings)) + "\n")
+        sys.stdout.write("\n".join([*lines(findings), verdict(findings)]) + "\n")
     return int(any(each.verdict is Verdict.FAIL for each in findings))
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """One line for who reads only that."""
+    failed = [each for each in findings if each.verdict is Verdict.FAIL]
+    warned = [each for each in findings if each.verdict is Verdict.WARN]
+    worst = (failed or warned)[:1]
+    if not worst:
+        return "=> all is well"
+    counts = [f"{len(each)} {what}" for each, what in ((failed, "failed"), (warned, "to be looked at")) if each]
+    return printable(f"=> {', '.join(counts)}; first of all: {worst[0].says}")
+
+
+def listen(settings: Settings) -> int:
+    """Is a member, and tells who comes and goes, until it is interrupted."""
+    from softmutex import Node
+
+    async def stay() -> None:
+        async with Node._of(settings) as node:
+            sys.stdout.write(f"listening as {node.name} at {node.address}, until Ctrl-C\n")
+            known: set[str] = set()
+            while True:
+                now = {f"{peer.name or 'a node'} at {peer.address}" for peer in node.peers()}
+                news = [*(f"+ {one}" for one in sorted(now - known)), *(f"- {one}" for one in sorted(known - now))]
+                sys.stdout.write("".join(f"{printable(each)}\n" for each in news))
+                sys.stdout.flush()
+                known = now
+                await asyncio.sleep(LOOK_EVERY_S)
+
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(stay())
+    except ConfigError:
+        raise
+    except (SoftMutexError, OSError) as error:
+        return complain(f"softmutex doctor: {error}", NOT_STARTED)
+    return 0
 
 
 async def examine(settings: Settings) -> list[Finding]:
@@ -93,7 +144,12 @@ async def examine(settings: Settings) -> list[Finding]:
     except (SoftMutexError, OSError) as error:
         findings.append(fail("members", f"the group cannot be looked at: {error}"))
     else:
-        findings += [*check_members(settings, answers), *check_clocks(answers), *check_agreement(answers)]
+        findings += [
+            *check_names(survey.unresolved),
+            *check_members(settings, answers),
+            *check_clocks(answers),
+            *check_agreement(answers),
+        ]
     return [*findings, *await check_transport(settings, bool(group_keys), answers)]
 
 

@@ -39,6 +39,7 @@ class Answer:
     document: dict[str, Any] | None = None
     rtt_s: float = 0.0
     offset_s: float = 0.0
+    is_refused: bool = False  # nobody listens at its address
 
     @property
     def name(self) -> str:
@@ -107,6 +108,11 @@ class Survey:
         """Whether the list of the members is a whole one: then an empty one means that nobody is there."""
         return self._settled.is_set() and shows_all(self._membership)
 
+    @property
+    def unresolved(self) -> Sequence[str]:
+        """Names that the membership could not look up, where it looks up names."""
+        return tuple(getattr(self._membership, "unresolved", ()))
+
     async def ask(self, patience_s: float = ANSWER_S) -> list[Answer]:
         """What each member says, in the order of the membership."""
         portion = asyncio.Semaphore(AT_ONCE)
@@ -130,7 +136,7 @@ class Survey:
             async with asyncio.timeout(patience_s):
                 await self._visitor.put(question)
         except TimeoutError:
-            return Answer(member)
+            return Answer(member, is_refused=member.address in self._visitor.refused)
         document = question.document()
         if document is None:
             return Answer(member)

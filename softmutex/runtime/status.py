@@ -193,6 +193,7 @@ class Visitor:
         self._seal = seal
         self._me = me
         self._waiting: dict[int, Question] = {}
+        self.refused: set[str] = set()  # addresses at which nobody listens (transport.T7)
 
     async def listen(self) -> None:
         try:
@@ -230,6 +231,9 @@ class Visitor:
         self._transport.send(question.member.address, self._seal.seal(frame))
 
     def _take(self, datagram: Datagram) -> None:
+        if not datagram.payload:
+            self.refused.add(datagram.source)
+            return
         frame = self._seal.open(datagram.payload)
         if not isinstance(frame, Frame):
             return

@@ -64,7 +64,9 @@ def test_a_sound_place_passes(environ: dict[str, str]):
 
 def test_each_line_has_a_verdict(environ: dict[str, str]):
     said = subprocess.run([SOFTMUTEX, "doctor"], env=environ, capture_output=True, text=True, timeout=100).stdout
-    assert all(line.split()[0] in ("ok", "warn", "fail", "->") for line in said.splitlines())
+    *findings, last = said.splitlines()
+    assert all(line.split()[0] in ("ok", "warn", "fail", "->") for line in findings)
+    assert last == "=> all is well"
 
 
 async def test_members_clocks_and_terms_are_compared(no_leaks: None, environ: dict[str, str]):
@@ -214,6 +216,46 @@ def test_a_member_that_does_not_answer_fails(environ: dict[str, str], tmp_path: 
         os.kill(agent, signal.SIGCONT)
     assert code == 1
     assert "does not answer" in the_failure(report)["says"] and "firewall" in the_failure(report)["remedy"]
+
+
+def test_causes_are_told_apart_and_the_last_line_sums_up(environ: dict[str, str], tmp_path: Path):
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed,
+    ):
+        for each in (silent, closed):
+            each.bind(("127.0.0.1", 0))
+        at = [f"127.0.0.1:{each.getsockname()[1]}" for each in (silent, closed)]
+        closed.close()
+        (tmp_path / "group.key").write_text(base64.b64encode(bytes(32)).decode() + "\n")
+        (tmp_path / "group.key").chmod(0o600)
+        environ = {
+            **environ,
+            "SOFTMUTEX_MEMBERSHIP": f"static://{at[0]},{at[1]},nowhere.invalid:9431",
+            "SOFTMUTEX_KEY_FILE": str(tmp_path / "group.key"),
+        }
+        code, report = examine(environ, "--slots", "2")
+        said = subprocess.run([SOFTMUTEX, "doctor"], env=environ, capture_output=True, text=True, timeout=100).stdout
+    assert code == 1
+    told = about(report, "members")
+    assert f"{at[0]} does not answer" in told
+    assert f"{at[1]} is reached, and nobody listens at that port" in told
+    assert "nowhere.invalid:9431 cannot be resolved" in told
+    assert report["settings"]["slots"] == {"value": "2", "origin": "flag"}
+    assert re.match("=> 3 failed.*; first of all: ", said.splitlines()[-1])
+
+
+def test_a_doctor_that_listens_is_found_by_another(environ: dict[str, str]):
+    with started(
+        SOFTMUTEX, "doctor", "--listen", "--node-name", "over-there", env=environ, stdout=subprocess.PIPE
+    ) as one:
+        assert one.stdout
+        assert "listening as over-there" in one.stdout.readline()
+        code, report = examine(environ)
+        assert code == 0
+        assert "over-there" in about(report, "members")
+        with started(SOFTMUTEX, "run", "-n", "x", "--", "sleep", "60", env={**environ, "SOFTMUTEX_AGENT": "off"}):
+            assert one.stdout.readline().startswith("+ ")
 
 
 def test_a_group_of_several_hosts_in_which_nobody_is_shown_is_a_warning():
