@@ -35,6 +35,8 @@ UNAVAILABLE = 69
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (__doc__ or "").partition("\n")[2]  # how to change it while everybody works
     parts = parser.add_subparsers(dest="what", required=True, metavar="new | install | use | retire | list")
 
     def add(name: str, says: str) -> argparse.ArgumentParser:

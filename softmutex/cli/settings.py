@@ -8,11 +8,23 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
+from softmutex import values
 from softmutex.runtime.config import Settings, resolve, with_places
 from softmutex.runtime.options import SETTINGS, read_one
 
 NODE: Final = tuple(name for name, each in SETTINGS.items() if each.flag and each.of == "node")
 MUTEX: Final = tuple(name for name, each in SETTINGS.items() if each.flag and each.of == "mutex")
+
+
+METAVARS: Final[dict[Any, str]] = {
+    values.count: "K",
+    values.duration_s: "2h",
+    values.duration_or_none_s: "2h",
+    values.adapter: "URL",
+    values.path: "FILE",
+}
+# What is not a URL, though it is read like one.
+NAMES: Final = {"algorithm": "NAME", "when_isolated": "wait|proceed|raise", "advertise": "HOST:PORT", "group": "NAME"}
 
 
 def add_node_flags(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +44,8 @@ def add_flags(parser: argparse._ArgumentGroup, names: tuple[str, ...]) -> None:
         if setting.default is False:
             parser.add_argument(flag, action="store_const", const=True, help=setting.help)
         else:
-            parser.add_argument(flag, metavar="...", help=setting.help)
+            says = setting.help.replace("a URL or an instance", "a URL")  # here nobody can give an instance
+            parser.add_argument(flag, metavar=NAMES.get(name) or METAVARS.get(setting.read, "TEXT"), help=says)
 
 
 def group_settings(arguments: argparse.Namespace) -> Settings:
