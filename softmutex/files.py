@@ -18,11 +18,17 @@ SECRET_MAX = 65_536
 
 
 def read_secret(
-    path: Path | str, what: str, remedy: str = "", *, most: int = SECRET_MAX, of_anybody: bool = False
+    path: Path | str,
+    what: str,
+    remedy: str = "",
+    *,
+    most: int = SECRET_MAX,
+    of_anybody: bool = False,
+    of_group: str | None = None,
 ) -> bytes:
     """What is in the file, cut off after `most` + 1 bytes. `what` it is, for errors: "key file".
 
-    `of_anybody`: for root, who looks after files of others.
+    `of_anybody`: for root, who looks after files of others. `of_group`: its members may read the file, too.
     """
     try:
         # A FIFO must not make us wait.
@@ -33,7 +39,8 @@ def read_secret(
             os.close(descriptor)
     except OSError as error:
         raise ConfigError(f"the {what} {path} cannot be read ({error.strerror}).{remedy and ' '}{remedy}") from None
-    if status.st_mode & 0o077:
+    for_group = stat.S_IRGRP if of_group is not None and status.st_gid == number_of(of_group) else 0
+    if status.st_mode & 0o077 & ~for_group:
         raise ConfigError(
             f"the {what} {path} has mode {stat.S_IMODE(status.st_mode):04o}: others on this host can use it. "
             f"chmod 600 {path}, and change what is in it if strangers may have read that."
@@ -45,6 +52,15 @@ def read_secret(
             f"there. If you trust what is in it: chown {me} {path}."
         )
     return content
+
+
+def number_of(group: str) -> int:
+    import grp
+
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise ConfigError(f"there is no group of users {group!r} on this host.") from None
 
 
 def whose(path: Path) -> str:

@@ -104,7 +104,12 @@ def check_key(settings: Settings, found: Sequence[bytes]) -> Iterator[Finding]:
     file = settings["key"] or settings["key_file"]
     more = f", {len(found)} keys, the first one seals" if len(found) > 1 else ""
     if found and file is not None:
-        yield ok("key", f"frames are sealed with {file}{more}, which only its owner can read")
+        who = (
+            f"only its owner and the group {settings['key_group']} can"
+            if settings["key_group"]
+            else "only its owner can"
+        )
+        yield ok("key", f"frames are sealed with {file}{more}, which {who} read")
     elif found:
         yield ok("key", f"frames are sealed with the key that {shown(settings, 'membership')} gives its members")
 

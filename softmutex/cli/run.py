@@ -117,6 +117,8 @@ def main(arguments: argparse.Namespace) -> int:
         wish = Wish(name, keywords, left_s(), timeout_s, on_overrun, trace, purpose=purpose, progress=progress)
         agent.serve(link, wish, node, log_level)
 
+    told: set[str] = set()  # it is called again and again, after an agent that was killed
+
     def call() -> supervise.Socket | None:
         alone = arguments.no_agent or has_own_place(arguments)
         path = None if alone else place.path_of()
@@ -124,13 +126,13 @@ def main(arguments: argparse.Namespace) -> int:
             return None
         options = {key: mutex[key] for key in sorted(BY_JOB) if mutex.given(key)}
         where = {key: node[key] for key in ("group", "membership") if node.given(key)}
-        limits = {"timeout": left_s(), "said": timeout_s}
-        want = {"name": name, **limits, "on_overrun": on_overrun, "options": options, "place": where}
-        want |= {"trace": traced.of_environment(os.environ), "purpose": purpose, "progress": progress}
+        want = {"name": name, "timeout": left_s(), "said": timeout_s, "on_overrun": on_overrun, "options": options}
+        want |= {"place": where, "trace": traced.of_environment(os.environ), "purpose": purpose, "progress": progress}
         try:
             return place.call(path, want)
         except (place.NoAgent, place.Elsewhere) as error:
-            if os.path.exists(path):
+            if os.path.exists(path) and str(error) not in told:
+                told.add(str(error))
                 job.whisper(f"{error}; joining alone")
             return None
 

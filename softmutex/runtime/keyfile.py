@@ -30,6 +30,7 @@ from typing import Protocol
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.core.events import SECOND, from_seconds
 from softmutex.runtime.clock import Clock
+from softmutex.runtime.config import Settings
 from softmutex.runtime.sealing import KEY_SIZE, KeyRing, Sealer, key_id, parse_key, read_keys
 from softmutex.runtime.timers import Timers
 from softmutex.saying import logger
@@ -46,6 +47,7 @@ class NodeForKeys(Protocol):
     """What is asked of the node. Nothing else of it is touched."""
 
     name: str
+    settings: Settings
     now: Clock
     timers: Timers
 
@@ -85,7 +87,7 @@ class KeysInForce:
             return False
         self._stamp = stamp  # as it was before it is read: a change in between is seen at the next look
         try:
-            keys = read_keys(self._path)
+            keys = read_keys(self._path, of_group=self._node.settings["key_group"])
             KeyRing.of(*keys)
         except ConfigError as error:
             self._node.warn("keys", f"{error} Until then this node goes on with the keys that it has.", once=str(error))

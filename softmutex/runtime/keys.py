@@ -42,7 +42,7 @@ def group_keys(settings: Settings, membership: Membership) -> Sequence[bytes]:
     if file is not None:
         from softmutex.runtime.sealing import read_keys
 
-        return read_keys(file)
+        return read_keys(file, of_group=settings["key_group"])
     key = membership.group_key()
     return [] if key is None else [key]
 

@@ -152,6 +152,9 @@ class SharedNodeOptions(TypedDict, total=False):
     key_file: Annotated[
         str | PathLike[str], Setting(path, None, "the file that holds the group key", in_query=True, flag=True)
     ]
+    key_group: Annotated[
+        str | None, Setting(text, None, "users of this group may read the key file, too: mode 0640", in_query=True)
+    ]
     insecure: Annotated[
         bool, Setting(flag, False, "without a key beyond this host, after all", in_query=True, flag=True)
     ]

@@ -164,10 +164,11 @@ def parse_key(text: str, whence: str) -> bytes:
     return key
 
 
-def read_keys(path: Path | str, *, of_anybody: bool = False) -> tuple[bytes, ...]:
-    """The keys in a file, one a line, the one that seals first; or 32 bytes as they are. Only for its owner's eyes."""
+def read_keys(path: Path | str, *, of_anybody: bool = False, of_group: str | None = None) -> tuple[bytes, ...]:
+    """The keys in a file, one a line, the one that seals first; or 32 bytes as they are. Only for its owner's eyes, and
+    for those of a group of users where one was named."""
     remedy = REMEDY.replace("FILE", str(path))
-    content = read_secret(path, "key file", remedy, most=KEY_FILE_MAX, of_anybody=of_anybody)
+    content = read_secret(path, "key file", remedy, most=KEY_FILE_MAX, of_anybody=of_anybody, of_group=of_group)
     if len(content) == KEY_SIZE:
         return (content,)
     lines = content[:KEY_FILE_MAX].decode("ascii", "replace").splitlines()

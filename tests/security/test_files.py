@@ -1,5 +1,6 @@
 """Secrets and settings are believed where nobody but this user and root can have put them."""
 
+import grp
 import os
 from pathlib import Path
 
@@ -8,9 +9,16 @@ import pytest
 from softmutex.core.errors import ConfigError
 from softmutex.files import read_secret, whose
 from softmutex.runtime.sealing import read_keys
+from softmutex.testing import MemoryNetwork
+from tests.runtime.group import node_on
 
 STRANGER = 54_321
 KEY = "00" * 32
+
+
+@pytest.fixture
+def network() -> MemoryNetwork:
+    return MemoryNetwork(seed=1)
 
 
 def secret(folder: Path, *, mode: int = 0o600, owner: int | None = None) -> Path:
@@ -28,6 +36,30 @@ def test_a_secret_that_others_can_use_is_refused_with_the_remedy(tmp_path: Path,
     path = secret(tmp_path, mode=mode)
     with pytest.raises(ConfigError, match=rf"has mode {mode:04o}.* chmod 600 {path}"):
         read_secret(path, "token file")
+
+
+def test_a_group_of_users_may_share_a_key_where_the_settings_name_it_and_no_other_may(tmp_path: Path):
+    path = secret(tmp_path, mode=0o640)
+    own = grp.getgrgid(path.stat().st_gid).gr_name
+    assert read_keys(path, of_group=own) == (bytes(32),)
+    other = next(each.gr_name for each in grp.getgrall() if each.gr_gid != path.stat().st_gid)
+    for refused, of_group in ((0o640, other), (0o660, own), (0o644, own), (0o641, own)):
+        path.chmod(refused)
+        with pytest.raises(ConfigError, match="others on this host can use it"):
+            read_keys(path, of_group=of_group)
+    with pytest.raises(ConfigError, match="no group of users 'no-such-group'"):
+        read_keys(path, of_group="no-such-group")
+
+
+@pytest.mark.needs("root")
+async def test_users_of_a_group_take_turns_with_one_key_file(no_leaks: None, tmp_path: Path, network: MemoryNetwork):
+    path = secret(tmp_path, mode=0o640)
+    own = grp.getgrgid(path.stat().st_gid).gr_name
+    with pytest.raises(ConfigError, match="others on this host can use it"):
+        async with node_on(network, key_file=path):
+            pass
+    async with node_on(network, key_file=path, key_group=own) as node, node.mutex("x"):
+        pass
 
 
 @pytest.mark.needs("root")
