@@ -19,6 +19,7 @@ from softmutex.runtime.options import SETTINGS
 HERE = Path(__file__).parent
 COMMANDS = (
     "run",
+    "lead",
     "agent",
     "init",
     "evict",
