@@ -99,6 +99,7 @@ class Central(WithLeader):
         | claim(Weather.ANY & ~Weather.VIEWS, Law.OVERLAP, Law.EXCLUSION, Law.EVIDENCE)
     )
     needs_every_member = True
+    listens = 6  # whoever founds it says so, and again if that was lost
 
     __slots__ = ("_asks", "_baggage", "_check_tries", "_depth", "_granted_at", "_holder", "_hop", "_queue")
 

@@ -9,15 +9,13 @@ in turn, cannot both be followed by all: each needs the other's FOLLOW.
     bully   I ask all above me: ELECTION. Who is there says TAKE_OVER and asks those above itself. Nobody is there or
             willing: I lead, COORDINATOR to all. Where the highest notices that the leader is gone: n - 2 messages.
     ring    A BALLOT goes round once and collects the highest that is willing, ELECTED goes round and tells: 2n - 1
-            messages (the last hop, to who began, is saved; counted with it the paper's text comes to 2n), and a
-            GOES_ON for each, for one that is lost would end the round.
+            messages (2n with the last hop, to who began), and a GOES_ON for each, for a lost one would end the round.
 
         leader gone --> first in line --announce--> COORDINATOR or ELECTED --> FOLLOW(state) of all --> _led
                     '-> others wait; after a time they call an election, too
 
-Survives: loss, repetition, delay, reordering: what is not answered is asked again. A member that is silent is waited
-for until it speaks or is known to be dead, as with all algorithms of permissions (`one_by_one.py`). A leader that is
-there stays, whoever comes: nobody is bullied out of office.
+Survives: loss, repetition, delay, reordering: what is not answered is asked again. A silent member is waited for until
+it speaks or is known to be dead (`one_by_one.py`). A leader stays, whoever comes: nobody is bullied out of office.
 
 Invariants
     E1  Nobody acts as the leader before each member that counts has followed it in this very term.
@@ -31,7 +29,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from softmutex.core.algorithms.one_by_one import OF_HOLDERS, OneByOne
 from softmutex.core.events import (
@@ -55,8 +53,7 @@ from softmutex.core.messages import Flag, Message
 from softmutex.core.options import Options
 from softmutex.core.patience import Patience
 
-ELECTION: Final = "election"
-PASS: Final = "pass"
+ELECTION, PASS = "election", "pass"
 TRIES: Final = 2  # unanswered, until somebody is suspected
 HIGHEST: Final = 2**62  # a term from there on is no honest one
 
@@ -143,6 +140,8 @@ class ElectionOptions(Options):
 class WithLeader(OneByOne):
     """One mutex on one node, of whose members one does something for all. Subclasses say what."""
 
+    listens: ClassVar[int] = 1  # for how many halves of a time-out it does so before its first election
+
     __slots__ = (
         "_announced_at",
         "_awaited",
@@ -150,6 +149,7 @@ class WithLeader(OneByOne):
         "_calling",
         "_leader",
         "_leads",
+        "_listening",
         "_method",
         "_missing",
         "_passed",
@@ -168,6 +168,7 @@ class WithLeader(OneByOne):
         self._leads = False  # it was chosen, and all follow
         self._missing: dict[NodeId, None] = {}  # who does not follow this node yet
         self._calling = False  # an election of this node is under way
+        self._listening = False  # before the first one
         self._awaited: dict[NodeId, None] = {}  # who is above, and has not answered
         self._beaten = False  # somebody above sees to it
         self._tries = 0
@@ -197,7 +198,7 @@ class WithLeader(OneByOne):
 
     @abstractmethod
     def _chosen(self, now: Instant, out: list[Effect]) -> None:
-        """It was chosen, or has to be followed anew: what it knew of the others counts no longer."""
+        """It was chosen: what it knew of the others counts no longer."""
 
     def _follows_another(self, now: Instant, out: list[Effect]) -> None:
         """There is another leader, or none (NOBODY)."""
@@ -213,14 +214,17 @@ class WithLeader(OneByOne):
     def _call_election(self, now: Instant, out: list[Effect]) -> None:
         """There is no leader, and somebody is needed."""
         if self._leader == NOBODY and not self._calling and self._willing():
+            if self._listening:
+                return
             self._tries = 0
             if self._term == 0 and self._others():  # new here: a leader will say so by itself
-                out.append(SetTimer(ELECTION, now + self._span() // 2))
+                self._listening = True
+                out.append(SetTimer(ELECTION, now + self._span() * self.listens // 2))
             else:
                 self._begin(now, out)
 
     def _begin(self, now: Instant, out: list[Effect]) -> None:
-        self._calling, self._beaten = True, False
+        self._calling, self._beaten, self._listening = True, False, False
         others = self._others()
         self._awaited = dict.fromkeys(node for node in others if node > self._me or self._method is Method.RING)
         if not self._awaited:
@@ -270,12 +274,12 @@ class WithLeader(OneByOne):
 
     def _bereave(self, now: Instant, out: list[Effect]) -> None:
         """Nobody is followed any more."""
-        self._leader, self._leads, self._missing, self._calling = NOBODY, False, {}, False
+        self._leader, self._leads, self._missing, self._calling, self._listening = NOBODY, False, {}, False, False
         out += [CancelTimer(ELECTION), Note(FactKind.LEADER, None, NOBODY)]
         self._follows_another(now, out)
 
     def _follow(self, term: int, leader: NodeId, now: Instant, out: list[Effect]) -> bool:
-        """Somebody else leads in this term. Is it followed?"""
+        """Whether it is followed: it says that it leads."""
         if not self._counts(leader) or term >= HIGHEST:
             return False
         if (term, leader) < (self._term, self._leader):  # E2
@@ -333,7 +337,7 @@ class WithLeader(OneByOne):
             self._chosen_for(term, now, out)
         if self._leader != self._me or term != self._term:
             if term <= self._term:
-                out.append(Send(sender, Known(self._term, self._leader)))
+                self._tell_who_leads(sender, out)
             return
         if sender in self._missing:
             self._patience.learn(now - self._announced_at, self._tries)
@@ -419,9 +423,7 @@ class WithLeader(OneByOne):
             if origin != self._me:
                 out.append(Send(origin, Known(self._term, self._leader)))
             return
-        if term >= HIGHEST:
-            return
-        self._term = max(term, self._term)
+        self._term = max(min(term, HIGHEST), self._term)
         if self._leader != NOBODY:
             self._bereave(now, out)
         if origin != self._me:

@@ -56,6 +56,7 @@ from softmutex.core.options import Options, within
 from softmutex.core.patience import Patience
 
 REST, PASS, SEEK, MISSED, THAW = "rest", "pass", "seek", "missed", "thaw"
+STAGGER: Final = SECOND // 50  # between the first searches of two members
 TRIES: Final = 2  # unanswered, until somebody is suspected
 HIGHEST: Final = 2**62  # an epoch from there on is no honest one
 MISSED_AFTER: Final = 30 * SECOND  # beyond the time that a full round takes with everybody running A
@@ -155,7 +156,11 @@ class TokenRing(OneByOne):
         if self._token is not None:
             self._run(out)
         else:
-            out.append(SetTimer(MISSED, now + (self._round() if self._epoch else SECOND)))
+            out.append(SetTimer(MISSED, now + (self._round() if self._epoch else self._first_look())))
+
+    def _first_look(self) -> Duration:
+        """Before anything was heard of a token. One after the other: who is asked meanwhile need not ask."""
+        return SECOND + bisect_left(self._members, self._me) * STAGGER
 
     def _round(self) -> Duration:
         return MISSED_AFTER + 2 * len(self._members) * (self._op + self._rest)
