@@ -16,7 +16,7 @@ KEY = bytes(range(32))
 NAMES = "mutexes of a node"
 
 
-@pytest.mark.parametrize("names", [96, pytest.param(3200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("names", [64, pytest.param(3200, marks=pytest.mark.slow)])
 def test_names_without_number_take_the_same_memory_and_a_node_that_is_full_takes_new_ones(
     names: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from softmutex.runtime.sealing import Refusal
+
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "security.md").read_text("utf-8")
 PROMISES = [line for line in PAGE.partition("## Five promises")[2].partition("\n## ")[0].splitlines() if "::" in line]
@@ -23,3 +25,9 @@ def test_each_promise_names_tests_that_are_there(promise: str):
     assert named
     for file, name in named:
         assert name in {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if hasattr(node, "name")}
+
+
+@pytest.mark.house
+def test_every_reason_for_a_refusal_is_explained():
+    told = PAGE.partition("## What was refused")[2].partition("\n## ")[0]
+    assert [reason for reason in Refusal if f"`{reason.value}`" not in told] == []
