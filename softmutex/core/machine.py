@@ -99,6 +99,9 @@ class Algorithm(ABC):
         """Whether this node could be granted once more without a message, so that others should be heard first."""
         return True
 
+    def when_isolated(self, choice: WhenIsolated) -> None:  # noqa: B027 most have nothing to change
+        """What the application of this node wants, told later: until now the machine was here for others only."""
+
     @classmethod
     def passing(cls, setup: Setup) -> Passing:
         """How tokens change hands, for those who follow them (`handover.py`)."""

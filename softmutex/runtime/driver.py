@@ -177,6 +177,7 @@ class GroupDriver:
     def open(self, mutex: LocalMutex, plan: Plan) -> None:
         """Ends with its start, or with a refusal."""
         node, policy = self._node, plan.policy
+        mutex.is_own = True
         if mutex.machine.needs_every_member:
             self._warn_of_strangers(mutex)
         self._wait_for_silent(mutex.name, policy.isolated_timeout)
@@ -195,6 +196,9 @@ class GroupDriver:
         if difference:
             raise refusal(mutex.name, "this group", difference)
         self._wait_for_silent(mutex.name, plan.policy.isolated_timeout)
+        if not mutex.is_own:
+            mutex.is_own, mutex.machine_waits = True, plan.policy.when_isolated
+            mutex.machine.when_isolated(plan.policy.when_isolated)
 
     def closed(self, mutex: LocalMutex) -> None:
         self.founding.closed(mutex.name)

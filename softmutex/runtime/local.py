@@ -75,6 +75,7 @@ class LocalMutex:
         "heard_at",
         "held",
         "holding",
+        "is_own",
         "isolated",
         "log",
         "machine",
@@ -101,6 +102,7 @@ class LocalMutex:
         self.terms = terms
         self.machine = machine
         self.machine_waits = when_isolated
+        self.is_own = False  # an application of this node has opened it
         self.log = logger(terms.algorithm)
         self.waiting: dict[RequestId, Claim] = {}  # in the order in which they were asked
         self.holding: dict[RequestId, Claim] = {}

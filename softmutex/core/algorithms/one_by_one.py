@@ -59,7 +59,7 @@ from softmutex.core.events import (
     Withdrawn,
     from_seconds,
 )
-from softmutex.core.machine import Algorithm, Setup, View
+from softmutex.core.machine import Algorithm, Setup, View, WhenIsolated
 from softmutex.core.messages import Message
 
 
@@ -98,7 +98,7 @@ class OneByOne(Algorithm):
         self._members = setup.members
         self._rng = setup.rng
         self._op: Duration = from_seconds(setup.timing.op)
-        self._proceed = setup.when_isolated == "proceed"
+        self.when_isolated(setup.when_isolated)
         self._waiting: list[RequestId] = []
         self._running: RequestId | None = None
         self._last: RequestId = 0  # ran A before
@@ -108,6 +108,9 @@ class OneByOne(Algorithm):
         self._departed = False
 
     # --- what happens ------------------------------------------------------------------------------------------------
+
+    def when_isolated(self, choice: WhenIsolated) -> None:
+        self._proceed = choice == "proceed"
 
     def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
         out: list[Effect] = []

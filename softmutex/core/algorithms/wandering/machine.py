@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of
@@ -58,7 +59,7 @@ from softmutex.core.events import (
     from_seconds,
 )
 from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Passing, Taken
-from softmutex.core.machine import Algorithm, Setup, View
+from softmutex.core.machine import Algorithm, Setup, View, WhenIsolated
 from softmutex.core.messages import Message, Offer
 
 PATIENCE: Duration = SECOND // 5  # of a hand-over, before a round trip was measured
@@ -397,6 +398,9 @@ class Wandering(Algorithm):
     def may_take_again(self) -> bool:
         """A token is here that is not on its way to somebody else."""
         return any(not seat.giving for seat in self.seats.by_slot.values())
+
+    def when_isolated(self, choice: WhenIsolated) -> None:
+        self.desk.options = replace(self.desk.options, when_isolated=choice)
 
     def view(self) -> View:
         seats = self.seats
