@@ -32,7 +32,9 @@ def main(arguments: argparse.Namespace) -> int:
         return 64
     report: Report = {}
     for part in arguments.parts or PARTS:
-        if not arguments.json:
+        if arguments.json:  # minutes may pass, and standard output is for the object
+            print(f"softmutex bench: {part}: {PARTS[part][0]}", file=sys.stderr, flush=True)
+        else:
             print(f"\n{part}: {PARTS[part][0]}", flush=True)
         rows = asyncio.run(PARTS[part][1](arguments.quick))
         report[part] = rows

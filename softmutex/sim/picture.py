@@ -152,6 +152,7 @@ def _by_algorithm(axes: Axes, title: str, rows: Sequence[Compared], value: Calla
     )  # as a logarithm, and it has a place for 0
     axes.set_xticks([])
     axes.set_xticks([], minor=True)
+    axes.set_xlabel("length of a bar: by the logarithm", color=INK, fontsize=7)
     axes.margins(x=0.2)
 
 

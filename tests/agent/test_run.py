@@ -18,13 +18,14 @@ from tests.cli.processes import PATIENCE_S, children_of, eventually, group_is_em
 HOLDS = "echo $$ > {0}.pid; exec sleep 60"
 
 
-def says(run: subprocess.Popen[str], text: str) -> None:
+def says(run: subprocess.Popen[str], text: str) -> list[str]:
+    """What it said up to that line."""
     assert run.stderr
     lines = []
     for line in run.stderr:
         lines.append(line)
         if text in line:
-            return
+            return lines
     raise AssertionError(f"no {text!r} in {lines}")
 
 
@@ -161,7 +162,8 @@ def test_a_waiter_whose_agent_never_comes_back_joins_alone(agent: Agent, run: St
         waiter = run("exit 6", "-v")
         says(waiter, "asking for x")
         agent.process.kill()
-        says(waiter, "no agent came back; joining alone")
+        said = says(waiter, "no agent came back; joining alone")
+        assert len(said) <= 3, "it is told once that no agent answers, however often it is asked"
         assert waiter.wait(100) == 6
     assert not children_of(waiter.pid)
 
