@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import started
+from tests.cli.processes import children_of, eventually, kill, started
 
 SOFTMUTEX = Path(sys.executable).with_name("softmutex")
 STRICT = ("central", "ricart-agrawala", "token-ring", "ring-search", "binary-search")
@@ -18,7 +18,7 @@ TURNS = 40 if IN_CI else 4  # of each, every one by a node of its own
 # Two at once would see the other's directory. Whoever could not run ends the loop, and says so.
 LOOP = r"""
 for turn in $(seq {turns}); do
-  {softmutex} run -n x -q --algorithm {algorithm} -- \
+  {softmutex} run -n x -q {flags} --algorithm {algorithm} -- \
     sh -c 'mkdir inside || exit 99; sleep 0.01; rmdir inside; echo >> ran'
   ended=$?
   test $ended = 0 || exit $ended
@@ -30,9 +30,47 @@ done
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("algorithm", [*STRICT, *VOTED])
 def test_processes_that_come_and_go_never_run_at_once(algorithm: str, environ: dict[str, str], tmp_path: Path):
-    loop = LOOP.format(softmutex=SOFTMUTEX, algorithm=algorithm, turns=TURNS)
+    loop = LOOP.format(softmutex=SOFTMUTEX, flags="", algorithm=algorithm, turns=TURNS)
     with ExitStack() as stack:
         loops = [stack.enter_context(started("sh", "-c", loop, env=environ, cwd=tmp_path)) for _ in range(PROCESSES)]
         said = [each.communicate(timeout=800)[1] for each in loops]
     assert [each.returncode for each in loops] == [0] * PROCESSES, said
     assert (tmp_path / "ran").read_text() == "\n" * PROCESSES * TURNS
+
+
+def all_but(*quick: str) -> list[object]:
+    """Each algorithm, of which a few are run every time."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in (*STRICT, *VOTED)]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("algorithm", all_but("central"))
+def test_nor_do_those_that_speak_http(algorithm: str, environ: dict[str, str], tmp_path: Path):
+    flags = "--no-agent --transport http://127.0.0.1:0"
+    loop = LOOP.format(softmutex=SOFTMUTEX, flags=flags, algorithm=algorithm, turns=2)
+    with ExitStack() as stack:
+        loops = [stack.enter_context(started("sh", "-c", loop, env=environ, cwd=tmp_path)) for _ in range(3)]
+        said = [each.communicate(timeout=300)[1] for each in loops]
+    assert [each.returncode for each in loops] == [0] * 3, said
+    assert (tmp_path / "ran").read_text() == "\n" * 6
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "algorithm", [*all_but("central", "token-ring"), pytest.param("voting", marks=pytest.mark.slow)]
+)
+def test_when_the_holder_is_killed_another_one_runs(algorithm: str, environ: dict[str, str], tmp_path: Path):
+    command = (SOFTMUTEX, "run", "-n", "x", "-q", "--no-agent", "--algorithm", algorithm, "--", "sh", "-c")
+    with ExitStack() as stack:
+        work = "echo $$ >> ran; exec sleep 600"
+        members = [stack.enter_context(started(*command, work, env=environ, cwd=tmp_path)) for _ in range(3)]
+        ran = tmp_path / "ran"
+        (first,) = eventually(lambda: ran.exists() and ran.read_text().split(), "one runs")
+        holder = next(each for each in members if first in " ".join(map(str, _descendants(each.pid))).split())
+        kill(holder.pid)
+        second = eventually(lambda: ran.read_text().split()[1:], "another one runs")
+    assert len(second) == 1 and second != [first]
+
+
+def _descendants(pid: int) -> list[int]:
+    return [each for child in children_of(pid) for each in (child, *_descendants(child))]
