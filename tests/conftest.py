@@ -41,6 +41,7 @@ settings.load_profile("ci" if IN_CI else "here")
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process of a test would compile the whole package again
 QUIET = os.nice(0)
+BELOW_ALL_OTHERS_S = 1800.0
 PLAN_FILE = pytest.StashKey[Path]()
 LONGEST_TMPDIR = 40  # the path of a socket has 107 bytes, and tests put theirs into `tmp_path`
 PLAN = "softmutex_plan"  # the file in which the workers write what kind of test each is
@@ -201,6 +202,8 @@ def is_left_out_for_slowness(config: pytest.Config, item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     needs, kept, out = config.stash[NEEDS], [], []
     for item in items:
+        if is_worker(config) and scheduling.is_pure(item.nodeid):  # it gets what the others leave
+            item.add_marker(pytest.mark.timeout(BELOW_ALL_OTHERS_S), append=False)
         if is_left_out_for_slowness(config, item):
             needs.slow.append(item.nodeid)
             out.append(item)

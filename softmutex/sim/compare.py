@@ -80,7 +80,7 @@ def measure(
     rows = []
     for nodes in sizes:
         for name in chosen:
-            rows.append(_row(name, nodes, seed, entries))
+            rows.append(one_row(name, nodes, seed, entries))
             if progress is not None:
                 progress(len(rows) / (len(sizes) * len(chosen)))
     return rows
@@ -126,7 +126,7 @@ def _run(scenario: Scenario, traffic: Traffic | None = None) -> Result | None:
         return None
 
 
-def _row(name: str, nodes: int, seed: int, entries: int) -> Compared:
+def one_row(name: str, nodes: int, seed: int, entries: int) -> Compared:
     base = Scenario(
         algorithm=name,
         nodes=nodes,

@@ -47,7 +47,7 @@ def test_the_default_is_in_use_most_when_messages_are_lost_and_holders_die():
 
 
 def test_elections_are_not_compared_with_what_takes_turns(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(compare, "_row", lambda name, *_: name)
+    monkeypatch.setattr(compare, "one_row", lambda name, *_: name)
     assert {"bully", "ring"}.isdisjoint(measure((), [3], 1, 1)) and "wandering" in measure((), [3], 1, 1)
 
 

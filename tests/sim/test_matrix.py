@@ -10,7 +10,7 @@ from softmutex.sim.report import violations
 from softmutex.sim.scenarios import MATRIX, command, fitting, scenario
 
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
-SEEDS = 200 if IN_CI else 6
+SEEDS = 200 if os.environ.get("SOFTMUTEX_DEEP") else 100 if IN_CI else 6
 INSTALLED = plugins.installed(plugins.Role.ALGORITHM)
 OTHERS = [name for name, entry in INSTALLED.items() if entry.dist and entry.dist.name == "softmutex"]
 OTHERS.remove("wandering")
