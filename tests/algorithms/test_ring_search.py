@@ -391,6 +391,8 @@ VARIANTS = (("search", "directed"), ("cleanup", "inverse"), ("discipline", "fair
         {"nodes": 2, "joins": 1},
         {"nodes": 3, "withdrawn": 1},
         *({"nodes": 3, "askers": (2, 3), "options": (variant,)} for variant in VARIANTS),
+        {"nodes": 3, "joins": 1, "askers": (2, 3)},
+        pytest.param({"nodes": 3, "leaves": 1, "withdrawn": 1}, marks=pytest.mark.slow),
         pytest.param({"nodes": 2, "timers": 1, "losses": 1}, marks=pytest.mark.slow),
         pytest.param({"nodes": 2, "timers": 1, "repeats": 1}, marks=pytest.mark.slow),
         pytest.param({"nodes": 2, "kills": 1, "timers": 1}, marks=pytest.mark.slow),
