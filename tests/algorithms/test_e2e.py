@@ -16,7 +16,7 @@ from softmutex.core.routing import PrefixRing, key_of
 from softmutex.sim import nemesis, simulate
 from softmutex.sim.many import Rounds, count
 from softmutex.sim.scenario import Scenario
-from tests.core.bench import Bench
+from tests.core.bench import START, Bench
 
 MEMBERS = tuple(range(1, 200))
 RING = PrefixRing(MEMBERS)
@@ -112,6 +112,22 @@ def test_a_token_with_little_lease_left_is_renewed_before_a_runs():
         assert b.granted == []
         b.receive(Response(number, reign, reign), HOMES[number])
     assert b.granted == [1]
+
+
+def test_a_token_whose_votes_are_not_renewed_is_given_up():
+    """As was seen where a fifth of the messages were lost: it waited for ever for votes that it had, of long ago."""
+    b = bench(E2E, SECOND_ONE)
+    b.request(1)
+    mine = sent(b, RequestVote)[0][1].bid
+    reign = Bid(1, FIRST)
+    b.receive(PassToken(reign, 3, mine, FIRST, SECOND // 2, 0b111), FIRST)
+    for number in range(2):
+        b.receive(Response(number, reign, reign), HOMES[number])
+    asked: list[Bid] = []
+    while not asked and b.now_s < START + 60:
+        b.fire("again")
+        asked += [message.bid for _, message in sent(b, RequestVote)]
+    assert asked == [mine] * 5
 
 
 def test_who_wants_it_no_more_gives_the_token_back_and_the_next_one_gets_it():

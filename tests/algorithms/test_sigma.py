@@ -234,3 +234,9 @@ def test_a_quiet_entry_costs_a_way_there_an_answer_and_a_way_to_release_for_each
     assert result.acquisitions > 20
     assert set(result.sent) == {"REQUEST_VOTE", "RESPONSE", "RELEASE_VOTE", "HEIR"}
     assert result.messages_per_acquisition < 5 * (2 * 2 + 1)
+
+
+def test_who_stays_for_a_moment_hands_back_what_it_was_told():
+    """As was seen where newcomers live for half a second: nobody had heard of them but those who told them."""
+    lives = nemesis.draw(103, (2, 40), "sigma")
+    assert not simulate(lives).violations

@@ -265,7 +265,7 @@ class E2E(Quorum):
             case TokenTaken(reign, turn):
                 self._heard_of_token(sender, reign, turn, out)
             case Uncrown(reign):
-                self._inbox += [ReleaseVote(number, reign, 0) for number in range(len(self._keys))]
+                self._clear_way(reign)
             case _:
                 super()._received(sender, message, now, out)
 
@@ -340,7 +340,15 @@ class E2E(Quorum):
                 return
         reign, crier = self._reign, self._crier
         self._drop_token(out)
-        self._post(crier if self._counts(crier) else self._me, Uncrown(reign), out)
+        if self._crown.reign.name == reign.name:
+            self._crown = NO_CROWN  # what this node wants next goes to the replicas
+        if crier != self._me and self._counts(crier):
+            self._post(crier, Uncrown(reign), out)
+        else:
+            self._clear_way(reign)
+
+    def _clear_way(self, reign: Bid) -> None:
+        self._inbox += [ReleaseVote(number, reign, 0) for number in range(len(self._keys))]
 
     def _send_token(self, now: Instant, out: list[Effect]) -> None:
         token = self._passing
@@ -369,6 +377,7 @@ class E2E(Quorum):
             self._owners, self._since, self._votes = {}, {}, {}
             self._voters = [number for number in range(len(self._keys)) if voters >> number & 1]
             left = min(left, self._lease) - self._patience.wait(0) // 2  # it was on its way for a while
+            self._until = now + max(0, left)
             if left < self._lease // 3 or len(self._voters) < self._needed:
                 self._is_renewing = True
                 self._renew_first(now, out)
@@ -381,7 +390,11 @@ class E2E(Quorum):
             self._post(sender, NotHere(bid), out)
 
     def _renew_first(self, now: Instant, out: list[Effect]) -> None:
+        if now >= self._until + self._lease:
+            self._give_up(now, out)
+            return
         self._renewed_at = now
+        self._votes = {number: self._votes[number] for number in self._fresh(now)}
         self._inbox += [self._renewal(number, now) for number in range(len(self._keys)) if number not in self._votes]
         out.append(SetTimer(AGAIN, now + self._patience.wait(1)))
 
@@ -389,9 +402,13 @@ class E2E(Quorum):
         if not self._is_renewing:
             super()._judge(ahead, now, out)
         elif len(self._owners) - len(self._votes) > len(self._keys) - self._needed:
-            self._drop_token(out)  # too late: others have the votes
-            self._owners, self._votes, self._renewed_at = {}, {}, 0
-            super()._ask_again(now, out)
+            self._give_up(now, out)
+
+    def _give_up(self, now: Instant, out: list[Effect]) -> None:
+        """The token came too late: others have the votes."""
+        self._drop_token(out)
+        self._owners, self._votes, self._renewed_at = {}, {}, 0
+        super()._ask_again(now, out)
 
     def _heard_of_token(self, sender: NodeId, reign: Bid, turn: int, out: list[Effect]) -> None:
         token = self._passing
@@ -413,7 +430,7 @@ class E2E(Quorum):
             self._send_token(now, out)
 
     def _renewal(self, number: int, now: Instant) -> RenewVote:
-        known = self._has(number, now) or (self._is_renewing and number in self._voters)
+        known = self._has(number, now) or (self._is_renewing and now < self._until and number in self._voters)
         return RenewVote(number, self._right(), 0, known, self._turn, self._me)
 
     # --- who is there ------------------------------------------------------------------------------------------------

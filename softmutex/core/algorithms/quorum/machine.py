@@ -113,6 +113,7 @@ class Quorum(OneByOne):
         self._keys = tuple(key_of(setup.place, number) for number in range(options.replicas))
         ring = setup.shared.get("ring")
         self._ring: PrefixRing = setup.shared.setdefault("ring", PrefixRing(setup.members)) if ring is None else ring
+        self._ring.update((self._me,), ())  # the others may hear of this node later
         self._homes: list[NodeId] = [self._ring.owner(key) for key in self._keys]
         self._replicas = Replicas(self._lease, self._counts, self._post, self.newer_ends_older)
         self._inbox: list[Message] = []  # from this node to itself
