@@ -172,7 +172,9 @@ class Reckoning:
         for request, begun, ended in one.spans:
             for other, other_begun, other_ended in two.spans:
                 length = min(ended, other_ended) - max(begun, other_begun)
-                if length > one.error + two.error:
+                error = one.error + two.error
+                if length > error:
+                    length -= max(0, error - 2 * self._quickest)  # an answer was late: at least so long
                     self._ask(case, one.place, two.place, Told(request, other, length))
                     self._ask(case, two.place, one.place, Told(other, request, length))
 
