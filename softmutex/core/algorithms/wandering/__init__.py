@@ -14,7 +14,7 @@ Each rule, where it lives, what it is for, and where the papers have it:
 
     rule        where         what it does                                         serves            papers
     want        waiter        one ticket a node to the home, until it is answered  liveness          003, "cheap"
-    patience    waiter        asked again when the wait has doubled                few messages
+    patience    registrar     asked again when 1.25 rounds are over, as seen here  few messages
     register    registrar     the home keeps who waits: first come, first served   fairness          004, 002 central
     yielding    registrar     who had it lately lets others go first               fairness          000 section 3
     queue       registrar     32 tickets travel along; more come by the batch      O(1) messages     004, at the owner

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 PROBE_LEAST: Final = SECOND // 20  # a probe may come at a bad moment; 1 + 2 + 3 + 4 of these are patient enough
 FEW: Final = 2  # probes to one of many: it is no loss if some do not answer
 GIVEN_UP: Final = PROBES + 1
+LATELY: Final = SECOND
 OUT_OF_SIGHT: Final = 5 * SECOND  # a doubted token waits so long for one whose holder is no member here
 
 
@@ -202,12 +203,21 @@ class Inquirer:
         heard_of = self.machine.registrar.heard_of(slot)
         if presence is Presence.ABSENT and heard_of is not None and heard_of.holder != sender:
             presence, place = Presence.WATCHED, heard_of
+        elif presence is Presence.ABSENT and self._was_just_seen(slot, sender):
+            presence = Presence.WATCHED
         elif presence is Presence.PASSING:
             seat = seats.by_slot[slot]
             place = place_of(seat.token._replace(hop=seat.token.hop + 1), seat.invited)
         elif presence is not Presence.ABSENT:
             place = place_of(seats.by_slot[slot].token, desk.me)
         desk.post(sender, Sight(probe.number, slot, place, presence, free))
+
+    def _was_just_seen(self, slot: int, by: NodeId) -> bool:
+        """At a node that is there, and that the asker may not know yet."""
+        place = self.desk.best.get(slot)
+        if place is None or place.holder in (by, self.desk.me) or not self.desk.is_member(place.holder):
+            return False
+        return self.desk.now - self.desk.learned_at[slot] < LATELY
 
     def _release(self, inquiry: Inquiry) -> None:
         """What was promised to us is of no use."""
@@ -274,6 +284,10 @@ class Inquirer:
             return
         elif sight.presence in (Presence.DOUBTED, Presence.WATCHED):
             inquiry.between = True
+            if place is not None and place.holder not in inquiry.asked:
+                self._add(inquiry, place.holder)
+                if inquiry.asked.get(place.holder) == 0:
+                    self._probe_one(inquiry, place.holder)
         elif sight.presence is Presence.PASSING and place is not None and place.holder == desk.me:
             inquiry.between = True  # it comes to us, or goes back
         elif place is not None and place.holder not in (desk.me, sender) and place == desk.best.get(place.slot):

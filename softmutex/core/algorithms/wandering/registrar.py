@@ -313,13 +313,15 @@ class Registrar:
             self.machine.inquirer.seen(place)
         known_parked = not post.until and post.place == place
         hops = place.hop - post.place.hop
-        if post.heard_at and same_token(post.place, place):
+        if post.turned_at and same_token(post.place, place):
             took = (desk.now - post.turned_at) // max(hops, 1)
             if hops:
                 self.turn = took if not self.turn else self.turn + (took - self.turn) // 4
             elif took > self.turn:
                 self.turn = took
-        if hops or not post.turned_at:
+        if not seen.lease:
+            post.turned_at = 0  # to be parked is no turn
+        elif hops or not post.turned_at:
             post.turned_at = desk.now
         post.unsure.clear()
         post.place = place
@@ -422,6 +424,7 @@ class Registrar:
             lent = tuple(Ticket(node, request) for node, request in post.lent.items())
             if lent and presence is Presence.PARKED:
                 self._feed(post, lent[:QUEUE])
+                post.lent.clear()  # once: who is not there any more would be fed for ever
         post.more = False
         self.serve()
 

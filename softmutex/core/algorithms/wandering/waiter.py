@@ -34,7 +34,6 @@ AGAIN: Final = 3  # retransmission time-outs until a WANT is repeated: it may ta
 class Waiter:
     __slots__ = (
         "asked",
-        "asked_at",
         "gen",
         "gen_most",
         "keeper",
@@ -50,7 +49,6 @@ class Waiter:
         self.machine = machine
         self.waiting: dict[RequestId, Instant] = {}
         self.asked: RequestId | None = None  # the request that our ticket names
-        self.asked_at: Instant = 0
         self.tries = 0  # unanswered ones in a row, of whatever request
         self.keeper = NOBODY  # who said last that it has our ticket, and for how long that is good
         self.patience: Duration = 0
@@ -97,7 +95,6 @@ class Waiter:
         if not self.waiting or self.asked is not None:
             return
         self.asked = next(iter(self.waiting))
-        self.asked_at = self.desk.now
         if self.desk.options.hints:
             self._send()
         if not (self.desk.options.hints and self.desk.options.census):
@@ -105,7 +102,7 @@ class Waiter:
 
     def noted(self, request: RequestId) -> None:
         """Our ticket is in the queue of the token that is here. Tokens get lost: ask if it does not come back."""
-        self.asked, self.asked_at = request, self.desk.now
+        self.asked = request
         self.queued(request, PATIENCE)
 
     def rest(self) -> None:
@@ -130,8 +127,7 @@ class Waiter:
     def queued(self, request: RequestId, patience: Duration, keeper: NodeId = NOBODY) -> None:
         if self.asked is not None and request == self.asked:
             self.tries = 0
-            # Who has waited for long waits for long turns: it asks again when the wait has doubled.
-            patience = max(min(patience, DAY), self.desk.now - self.asked_at)
+            patience = min(patience, DAY)
             self.keeper, self.patience = keeper, patience
             self.desk.timer("want", self.desk.now + self.desk.jitter(patience))
 
