@@ -33,16 +33,17 @@ import hashlib
 import struct
 import time
 from collections.abc import Callable, Collection, Container
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args, get_type_hints
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from softmutex import plugins
 from softmutex.core.errors import ConfigError
-from softmutex.core.events import NodeId
-from softmutex.core.messages import Challenge, Commit, Hello, Message, Offer, Pong, StatusRequest, Welcome
+from softmutex.core.events import NodeId, Token
+from softmutex.core.messages import Challenge, Hello, Message, Pong, StatusRequest, Welcome
 from softmutex.core.wire import Frame
 from softmutex.ports import Authority, CannotOpen, Membership
 from softmutex.runtime.config import Settings
@@ -69,12 +70,17 @@ _FIXED = struct.Struct(">BQQ32s8sB")
 _FORM = 1
 CERTIFICATE_MAX = _FIXED.size + NAME_MAX + SIGNATURE
 ATTESTATION_MAX = 1 + CERTIFICATE_MAX + SHOWN + SIGNATURE
-HAND_OVERS: frozenset[type[Message]] = frozenset({Offer, Commit})
-SIGNED: frozenset[type[Message]] = HAND_OVERS | {Hello, Welcome, Pong}
+SIGNED: frozenset[type[Message]] = frozenset({Hello, Welcome, Pong})  # and whatever carries a token
 # What anybody with the key may say who has shown nothing yet: who asks, and who answers and is told that it must.
 FROM_STRANGERS: frozenset[type[Message]] = frozenset({Hello, Challenge, Welcome, StatusRequest})
 
 Sign = Callable[[bytes], bytes]
+
+
+@cache
+def hands_over(kind: type[Message]) -> bool:
+    """Whether such a message carries a token, of whatever algorithm."""
+    return any(hint is Token or Token in get_args(hint) for hint in get_type_hints(kind).values())
 
 
 class Certificate(NamedTuple):
@@ -194,8 +200,9 @@ class Vouching:
     def attest(self, message: Message, receiver: NodeId, header: bytes, body: bytes) -> bytes:
         """What goes before the body; nothing where nothing is signed."""
         session = self.sessions.get(receiver)
-        is_signed = type(message) in SIGNED and not (isinstance(message, Hello) and not message.cookie)
-        if not self.certificate or not (is_signed or (session is not None and not session.is_known_there)):
+        kind = type(message)
+        wants_it = hands_over(kind) or (kind in SIGNED and not (isinstance(message, Hello) and not message.cookie))
+        if not self.certificate or not (wants_it or (session is not None and not session.is_known_there)):
             return b""
         shown = self.sessions.shown_to(receiver)
         signature = self.prove(self._frame_begins + header + shown + body)
@@ -218,7 +225,7 @@ class Vouching:
             return self._judge_signed(frame, header, attestation, body)._replace(is_paired=is_paired)
         kind = type(frame.message)
         if is_paired:
-            is_wrong = self.required and kind in HAND_OVERS
+            is_wrong = self.required and hands_over(kind)
             return Verdict("hands a token over without a signature", is_certain=True) if is_wrong else PAIRED
         if not frame.receiver or not self.demands_proof(frame.sender):
             return BELIEVED

@@ -25,14 +25,15 @@ from softmutex.core.algorithms.wandering.messages import Want
 from softmutex.core.codec import wire_type_of
 from softmutex.core.events import Token
 from softmutex.core.messages import Bye, Message, Pong
-from softmutex.core.wire import MAX_FRAME, MAX_MUTEX, SMALLEST, TAG_SIZE, Frame
+from softmutex.core.wire import MAX_FRAME, MAX_MUTEX, SMALLEST, TAG_SIZE, Frame, read_header
 from softmutex.ports import Member, Transport
-from softmutex.runtime import identity, keyfile
+from softmutex.runtime import identity, keyfile, sealing
 from softmutex.runtime.identity import ATTESTATION_MAX, CLOCK_SLACK_S, SIGNED, Vouching
 from softmutex.runtime.sealing import KeyRing, Sealer, read_keys
 from tests.registry.inside import Inside, inside
 from tests.runtime.group import shown, until
-from tests.wire.shapes import CLASSES
+from tests.security.insider import certified
+from tests.wire.shapes import CLASSES, example
 
 KEY = bytes(range(32))
 HOUR, DAY = 3600.0, 86400.0
@@ -175,13 +176,19 @@ async def test_members_with_certificates_meet_and_hand_over(registry: Inside, tm
 
 
 def test_every_signed_frame_fits_whatever_is_in_it():
-    largest = max(wire_type_of(cls).largest for cls in SIGNED)
+    largest = max(wire_type_of(cls).largest for cls in (*SIGNED, *filter(identity.hands_over, CLASSES)))
     assert SMALLEST + MAX_MUTEX + largest + ATTESTATION_MAX + TAG_SIZE <= MAX_FRAME
 
 
 def test_whatever_carries_a_token_is_signed():
     carriers = {cls for cls in CLASSES if Token in get_type_hints(cls).values()}
-    assert carriers == identity.HAND_OVERS <= SIGNED
+    assert {cls.__name__ for cls in carriers} >= {"Offer", "Commit", "Pass"}
+    for cls in carriers:
+        a, b = certified(1, 1), certified(2, 2)
+        a.seal(Frame(1, 2, "", example(cls, "largest")))
+        sealed = a.seal(Frame(1, 2, "", example(cls, "largest")))
+        assert read_header(sealed)[2] & sealing.SIGNED
+        assert isinstance(b.open(sealed), Frame)
 
 
 async def test_who_has_the_key_and_no_identity_is_not_taken_in_and_is_told_of_once(
