@@ -96,8 +96,8 @@ def test_a_waiter_that_slept_gets_its_turn_when_it_is_back(tmp_path: Path):
 
 
 def test_a_blocked_loop_is_counted_and_told_when_it_cost_the_mutex(tmp_path: Path):
-    with group(tmp_path, [{}, {}]) as workers:
-        holder, other = workers
+    with group(tmp_path, [{}, {}, {}]) as workers:  # of two the other one would wait: it may be cut off itself
+        holder, other, _ = workers
         holder.enters("a")
         other.order("enter b")
         holder.queues(other)
