@@ -117,7 +117,7 @@ class Desk:
             self.out.append(Send(to, message))
 
     def timer(self, name: TimerName, at: Instant) -> None:
-        self.out.append(SetTimer(name, at))
+        self.out.append(SetTimer(name, max(at, self.now + 1)))  # a clock of another rate may round `now` to the past
 
     def cancel(self, name: TimerName) -> None:
         self.out.append(CancelTimer(name))
