@@ -29,7 +29,7 @@ TINY = 0.05  # a smaller share than that goes all the way, and judges nothing
 
 def _job(effort: Effort, name: str, nodes: int, **more: int | float) -> Rounds:
     if effort.share < TINY:
-        return Rounds(name, 100, rounds=3, **more)  # type: ignore[arg-type]
+        return Rounds(name, 100, 5, rounds=3, **more)  # type: ignore[arg-type]
     return Rounds(name, nodes, **more)  # type: ignore[arg-type]
 
 
