@@ -59,7 +59,7 @@ class Holdings:
             return not left
 
         with contextlib.suppress(AssertionError):
-            await eventually(are_back, "", within_s=1.0)  # a socket of asyncio closes in the turn after
+            await eventually(are_back, "", within_s=5.0)  # a socket of asyncio closes in the turn after
         check(not left, f"left behind after aclose: {', '.join(left)}")
 
     @staticmethod
