@@ -99,7 +99,9 @@ class Sought(NamedTuple):
 
 @dataclass(frozen=True)
 class TokenRingOptions(Options):
-    rest: float | None = within(None, 0.0)  # seconds that a token which nobody wants rests at most; None: op / 8
+    rest: float | None = within(
+        None, 0.0
+    )  # seconds that a token which nobody wants rests at most; None: op / 8, but 20 ms
 
 
 class TokenRing(OneByOne):
@@ -135,7 +137,7 @@ class TokenRing(OneByOne):
         super().__init__(setup)
         rest_s = TokenRingOptions.read(setup.options, self.name).rest
         self._skip: Duration = setup.timing.constants(self.pace).skip_ns
-        self._rest: Duration = self._op // 8 if rest_s is None else from_seconds(rest_s)
+        self._rest: Duration = max(self._op // 8, SECOND // 50) if rest_s is None else from_seconds(rest_s)
         self._token: Token | None = None  # here
         self._idle = 0
         self._at = (0, 0)  # (epoch, hop) of the newest token that was here
@@ -270,7 +272,7 @@ class TokenRing(OneByOne):
         here = self._token is not None or self._passing is not None
         if not here:
             self._frozen[sender] = max(number, self._frozen.get(sender, 0))
-            out.append(SetTimer(THAW, now + 4 * SECOND))
+            out.append(SetTimer(THAW, now + SECOND))
         out.append(Send(sender, Looked(number, here, self._epoch)))
 
     def _answered(self, sender: NodeId, seen: Looked, now: Instant, out: list[Effect]) -> None:
@@ -336,7 +338,7 @@ class TokenRing(OneByOne):
             out.append(SetTimer(MISSED, now + (self._round() if self._epoch else 4 * SECOND)))
         elif timer == THAW and self._frozen:
             out.extend(Send(node, Looked(number, False, self._epoch)) for node, number in self._frozen.items())
-            out.append(SetTimer(THAW, now + 4 * SECOND))
+            out.append(SetTimer(THAW, now + SECOND))
 
     def _changed(self, joined: Sequence[NodeId], left: Sequence[NodeId], now: Instant, out: list[Effect]) -> None:
         for node in left:
