@@ -24,8 +24,8 @@ SENDERS = "senders whose counters are remembered"
 
 @pytest.mark.parametrize(
     ("room", "peers"),
-    [(200, 1_500), pytest.param(65_536, 1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
-    ids=["few", "a million"],
+    [(200, 1_500), pytest.param(8_192, 100_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
+    ids=["few", "a hundred thousand"],
 )
 def test_any_number_of_peers_takes_the_same_memory(room: int, peers: int, monkeypatch: pytest.MonkeyPatch):
     lower(SENDERS, room, monkeypatch)
