@@ -202,7 +202,7 @@ def is_left_out_for_slowness(config: pytest.Config, item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     needs, kept, out = config.stash[NEEDS], [], []
     for item in items:
-        if is_worker(config) and scheduling.is_pure(item.nodeid):  # it gets what the others leave
+        if scheduling.is_pure(item.nodeid):  # it gets what others leave
             item.add_marker(pytest.mark.timeout(BELOW_ALL_OTHERS_S), append=False)
         if is_left_out_for_slowness(config, item):
             needs.slow.append(item.nodeid)
