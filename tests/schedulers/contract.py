@@ -17,6 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+# Of two members, one of which sleeps, the other one waits by default: it may be cut off itself.
+ALONE_TOO = {"SOFTMUTEX_WHEN_ISOLATED": "proceed"}
 WARNING = re.compile("may be held by others, too.*goes on|no longer the only one for sure.*goes on")
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 100.0  # for what must come in the end, on a busy machine

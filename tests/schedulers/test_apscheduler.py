@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.schedulers.contract import LossContract, Site, SlotsContract
+from tests.schedulers.contract import ALONE_TOO, LossContract, Site, SlotsContract
 from tests.schedulers.lines import LineSite, line_site
 from tests.schedulers.spans import SpansContract
 
@@ -42,7 +42,7 @@ class Both(LossContract, SpansContract, SlotsContract):
             yield site
 
     def start(self, log: Path, **more: str) -> AbstractContextManager[LineSite]:
-        environ = {**os.environ, "SOFTMUTEX_GROUP": f"aps-{os.getpid()}-{self.how}", **more}
+        environ = {**os.environ, "SOFTMUTEX_GROUP": f"aps-{os.getpid()}-{self.how}", **ALONE_TOO, **more}
         return line_site(self.worker, [self.how, str(log)], environ)
 
 

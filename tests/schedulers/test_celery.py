@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.schedulers.contract import (
+    ALONE_TOO,
     LossContract,
     Outcome,
     Site,
@@ -73,7 +74,7 @@ class CelerySite:
         name = f"{pool}-{os.getpid()}-{log.parent.name}"
         self.queues = [f"{name}-{number}" for number in range(2)]
         self.group = name[:60]
-        self._environ = {**os.environ, "SOFTMUTEX_GROUP": self.group, **more}
+        self._environ = {**os.environ, "SOFTMUTEX_GROUP": self.group, **ALONE_TOO, **more}
         self._options = ["--pool", pool, "-c", str(processes), "--without-gossip", "--without-mingle", "-l", "INFO"]
         self._workers = [self._start(queue) for queue in self.queues]
 

@@ -19,7 +19,16 @@ from softmutex_adapters.schedulers.dask import SoftMutexPlugin, turn
 
 from softmutex import HoldLost, SoftMutexError
 from tests.schedulers import spans
-from tests.schedulers.contract import LossContract, Outcome, Site, SlotsContract, transfer, visits, wait_until
+from tests.schedulers.contract import (
+    ALONE_TOO,
+    LossContract,
+    Outcome,
+    Site,
+    SlotsContract,
+    transfer,
+    visits,
+    wait_until,
+)
 
 
 def plain(log: str, seconds: float, timeout_s: float | None) -> None:
@@ -103,7 +112,7 @@ def write_warnings_to(path: str) -> None:
 
 @pytest.fixture(scope="module")
 def dask_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    os.environ["SOFTMUTEX_GROUP"] = f"dask-{os.getpid()}"
+    os.environ.update(ALONE_TOO, SOFTMUTEX_GROUP=f"dask-{os.getpid()}")
     os.environ[spans.VARIABLE] = str(tmp_path_factory.mktemp("dask") / "spans")
     try:
         with (
@@ -115,7 +124,8 @@ def dask_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
             client.register_plugin(TracedPlugin())
             yield client
     finally:
-        del os.environ["SOFTMUTEX_GROUP"], os.environ[spans.VARIABLE]
+        for name in (*ALONE_TOO, "SOFTMUTEX_GROUP", spans.VARIABLE):
+            del os.environ[name]
 
 
 class Dask(LossContract, spans.SpansContract):
