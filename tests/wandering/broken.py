@@ -230,7 +230,7 @@ BREAKS = (
     Break(DoesNotCountGenerations, "kill-holder", "order"),
     Break(DoesNotCountHops, "nothing", "order"),
     Break(EveryJoinerMakesOne, "nothing", "overlap"),
-    Break(ForgetsItsHolds, "partition-seen", "evidence"),
+    Break(ForgetsItsHolds, "blocked-loop", "evidence"),
     Break(KeepsTheWeakerToken, "partition-seen", "tokens"),
     Break(LeavesWithTheToken, "churn-30", "tokens"),
     Break(MakesATokenWithoutAsking, "nothing", "tokens"),
@@ -238,6 +238,6 @@ BREAKS = (
     Break(NobodyLooksForIt, "kill-holder", "requests"),
     Break(ServesTheWithdrawn, "cancellations", "effects"),
     Break(TakesBackWhatItCommitted, "two-nodes", "tokens"),
-    Break(TellsNobody, "partition-seen", "evidence"),
+    Break(TellsNobody, "blocked-loop", "evidence"),
     Break(UsesWhatItGivesAway, "nothing", "overlap"),
 )

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 PROBE_LEAST: Final = SECOND // 20  # a probe may come at a bad moment; 1 + 2 + 3 + 4 of these are patient enough
 FEW: Final = 2  # probes to one of many: it is no loss if some do not answer
 GIVEN_UP: Final = PROBES + 1
-LATELY: Final = SECOND
+LATELY: Final = 2 * SECOND
 OUT_OF_SIGHT: Final = 5 * SECOND  # a doubted token waits so long for one whose holder is no member here
 
 

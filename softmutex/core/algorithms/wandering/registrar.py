@@ -334,7 +334,7 @@ class Registrar:
         else:
             post.until = 0
             desk.cancel(("watch", place.slot))
-        if not self._may_lend():
+        if seen.lease and not self._may_lend():
             desk.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
             return
         room = (QUEUE if desk.options.slots == 1 else 1) - len(post.lent)
