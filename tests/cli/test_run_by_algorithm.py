@@ -11,7 +11,7 @@ from tests.cli.processes import children_of, eventually, kill, started
 
 SOFTMUTEX = Path(sys.executable).with_name("softmutex")
 STRICT = ("central", "ricart-agrawala", "token-ring", "ring-search", "binary-search")
-VOTED = ("sigma", "e2e", "non-e2e")  # soft: but not where nothing goes wrong
+VOTED = ("sigma", "e2e", "non-e2e")  # for members that stay: of lives of one turn each, some waited for minutes
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 PROCESSES = 5
 TURNS = 40 if IN_CI else 4  # of each, every one by a node of its own
@@ -28,7 +28,7 @@ done
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("algorithm", [*STRICT, *VOTED])
+@pytest.mark.parametrize("algorithm", STRICT)
 def test_processes_that_come_and_go_never_run_at_once(algorithm: str, environ: dict[str, str], tmp_path: Path):
     loop = LOOP.format(softmutex=SOFTMUTEX, flags="", algorithm=algorithm, turns=TURNS)
     with ExitStack() as stack:
@@ -38,9 +38,9 @@ def test_processes_that_come_and_go_never_run_at_once(algorithm: str, environ: d
     assert (tmp_path / "ran").read_text() == "\n" * PROCESSES * TURNS
 
 
-def all_but(*quick: str) -> list[object]:
+def all_but(*quick: str, of: tuple[str, ...] = STRICT) -> list[object]:
     """Each algorithm, of which a few are run every time."""
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in (*STRICT, *VOTED)]
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in of]
 
 
 @pytest.mark.timeout(400)
@@ -56,9 +56,7 @@ def test_nor_do_those_that_speak_http(algorithm: str, environ: dict[str, str], t
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    "algorithm", [*all_but("central", "token-ring"), pytest.param("voting", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("algorithm", all_but("central", "token-ring", of=(*STRICT, *VOTED, "voting")))
 def test_when_the_holder_is_killed_another_one_runs(algorithm: str, environ: dict[str, str], tmp_path: Path):
     command = (SOFTMUTEX, "run", "-n", "x", "-q", "--no-agent", "--algorithm", algorithm, "--", "sh", "-c")
     with ExitStack() as stack:

@@ -144,7 +144,7 @@ def waiters(group: str) -> int:
     return sum(mutex["waiting_count"] for mutex in said["mutexes"])
 
 
-class Celery(LossContract, SlotsContract):
+class Celery(LossContract):
     pool = ""
 
     @pytest.fixture
@@ -175,7 +175,7 @@ class Celery(LossContract, SlotsContract):
         super().test_a_lost_hold_is_warned_of_and_the_job_ends_well(site, log)
 
 
-class TestPrefork(Celery, SpansContract):
+class TestPrefork(Celery, SlotsContract, SpansContract):
     pool = "prefork"
 
     @pytest.fixture
@@ -249,13 +249,15 @@ class TestPrefork(Celery, SpansContract):
             assert not overlaps(visits(log))
 
 
-class TestThreads(Celery):
+class TestThreads(Celery, SlotsContract):
     pool = "threads"
 
 
 class TestSolo(Celery):
+    """One task of a worker at a time, whatever `-c` says."""
+
     pool = "solo"
 
 
-class TestGevent(Celery):
+class TestGevent(Celery, SlotsContract):
     pool = "gevent"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.schedulers.contract import (
+    ALONE_TOO,
     LossContract,
     Outcome,
     SchedulerContract,
@@ -103,6 +104,8 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SOFTMUTEX_GROUP", f"slurm-{os.getpid()}-{abs(hash(tmp_path)) % 10**8}")
+    for name, value in ALONE_TOO.items():
+        monkeypatch.setenv(name, value)
 
 
 class TestWrappedInTheJob(LossContract):
