@@ -92,6 +92,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def a_place_of_its_own(config: pytest.Config) -> None:
     """What programs put beside others' things (TMPDIR) no other worker finds; the name is short, for sockets."""
     folder = tempfile.mkdtemp(prefix=f"sm-{config.workerinput['workerid']}-")  # type: ignore[attr-defined]
+    os.chmod(folder, 0o755)  # some tests have other users look in, as /tmp itself would let them
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 

@@ -93,7 +93,7 @@ def test_processes_take_turns_by_it_over_udp(installed: Path, tmp_path: Path) ->
     log = tmp_path / "log"
     turn = f"import time; f = open({str(log)!r}, 'a', 1); print('in', file=f); time.sleep(0.01); print('out', file=f)"
     place = ["--transport", "udp://127.0.0.1:0", "--membership", f"local://turns?directory={tmp_path}"]
-    wanted = [*place, "-n", "turns", "--algorithm", "ask-everybody", "--", sys.executable, "-c", turn]
+    wanted = [*place, "-q", "-n", "turns", "--algorithm", "ask-everybody", "--", sys.executable, "-c", turn]
     with ThreadPoolExecutor(4) as crew:
         runs = list(crew.map(lambda _: command(installed, "run", *wanted), range(8)))
     assert [(run.returncode, run.stderr) for run in runs] == [(0, "")] * 8
