@@ -143,13 +143,14 @@ class Releaser:
         for line in self._lines.values():
             line.loose, line.waiting = [], []
         to_do: list[tuple[Job, Awaitable[object]]] = []
+        loose: list[Job] = []
         for job in queue.jobs.values():
             line = self._line(job.wish.mutex)
             if self._is_seated(job, line, queue) or (job.wish.by in others and not job.waits):
                 continue
             if job.runs:
                 line.loose.append(job)
-                self._say_of_loose(job)
+                loose.append(job)
             elif job.waits:
                 self._line_up(job, line, to_do)
             elif job.is_pending and job.wish.by:  # let go by one that is gone, or requeued when it was over
@@ -160,6 +161,10 @@ class Releaser:
             line.fill(self)
         for job, command in to_do:
             await self.tell(job, command)
+        for seat in [seat for line in self._lines.values() if line.loose for seat in line.seats]:
+            await seat.unchain()
+        for job in loose:
+            self._say_of_loose(job)
 
     def _line(self, mutex: str) -> Line:
         if mutex not in self._lines:

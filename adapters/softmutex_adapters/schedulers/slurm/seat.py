@@ -130,8 +130,8 @@ class Seat:
 
     async def _chain(self, job: Job, hold: Hold) -> None:
         releaser, me = self._releaser, self._releaser.node.name
-        if self._may_go_on(hold):
-            if self.next is None and not self._line.loose and self._line.waiting:
+        if self._may_go_on(hold) and not self._line.loose:
+            if self.next is None and self._line.waiting:
                 self.next = self._line.waiting.pop(0).let_go_by(me)  # before the next look at the queue
                 if not await releaser.tell(self.next, jobs.let_go(self.next, me, after=job.id)):
                     releaser.defer(self.next)
@@ -139,5 +139,11 @@ class Seat:
             elif self.next is not None and releaser.is_late(self.next):
                 await releaser.tell(self.next, releaser.cancel(self.next))
                 self.next = None
-        elif self.next is not None and await releaser.tell(self.next, jobs.put_off(self.next, "others come first")):
-            self.next = None
+        else:
+            await self.unchain()
+
+    async def unchain(self) -> None:
+        """The next one waits again: what runs already without a turn comes first, or others of the group do."""
+        job = self.next
+        if job is not None and await self._releaser.tell(job, jobs.put_off(job, "others come first")):
+            self.next = None if self.next is job else self.next
