@@ -76,5 +76,9 @@ class TestMdns(MembershipContract):
     async def mend_it(self) -> None:
         self.works = True
 
+    @pytest.mark.alone  # on a busy machine a record of 5 s is renewed too late, and that is shown
+    async def test_m4_what_fails_is_silence_counted_and_retried(self) -> None:
+        await super().test_m4_what_fails_is_silence_counted_and_retried()
+
     def make_impossible(self) -> Membership:
         return MdnsMembership("contract", interfaces=["no-such-interface"])

@@ -18,7 +18,7 @@ from softmutex_adapters.demo.plan import Plan
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ftp_throttler"
 SCRIPT = str(EXAMPLES / "subscriber.sh")
 PATIENCE_S = 100.0
-SIZE, MBIT_S, DEADLINE_S = 2_000_000, 8, 1.2  # it takes 2 s; the deadline leaves room for a slow login
+SIZE, MBIT_S, DEADLINE_S = 4_000_000, 8, 1.2  # it takes 4 s; room for a slow login before the deadline, and after it
 PYTHON = [["subscriber.py"], ["subscriber_sync.py"]]
 
 
