@@ -20,6 +20,7 @@ from tests.runtime.group import node_on, until
 
 KEY = bytes(range(32))
 SENDERS = "senders whose counters are remembered"
+NOISE = 8192  # what else this process allocates meanwhile; twenty bytes kept of each peer would be more
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_any_number_of_peers_takes_the_same_memory(room: int, peers: int, monkey
         first, second = come(room, peers // 2), come(peers // 2, peers)
     finally:
         tracemalloc.stop()
-    assert second <= 1.01 * first
+    assert second <= 1.01 * first + NOISE
     assert sealer.replays.forgettings > peers // room - 2
 
 
