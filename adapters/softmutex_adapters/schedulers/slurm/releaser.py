@@ -162,7 +162,7 @@ class Releaser:
         for job, command in to_do:
             await self.tell(job, command)
         for seat in [seat for line in self._lines.values() if line.loose for seat in line.seats]:
-            await seat.unchain()
+            await seat.put_off_next()
         for job in loose:
             self._say_of_loose(job)
 

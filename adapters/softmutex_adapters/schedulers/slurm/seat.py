@@ -140,9 +140,9 @@ class Seat:
                 await releaser.tell(self.next, releaser.cancel(self.next))
                 self.next = None
         else:
-            await self.unchain()
+            await self.put_off_next()
 
-    async def unchain(self) -> None:
+    async def put_off_next(self) -> None:
         """The next one waits again: what runs already without a turn comes first, or others of the group do."""
         job = self.next
         if job is not None and await self._releaser.tell(job, jobs.put_off(job, "others come first")):
