@@ -19,8 +19,7 @@ from typing import Any, Final
 TRUE_WORDS: Final = frozenset({"1", "true", "yes", "on"})
 FALSE_WORDS: Final = frozenset({"0", "false", "no", "off"})
 UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-# A number and its unit.
-PART: Final = r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([a-z]*)\s*"
+PART: Final = re.compile(r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([a-z]*)\s*")  # and its unit
 
 
 def text(value: Any) -> str:
@@ -39,16 +38,31 @@ def text_or_nothing(value: Any) -> str:
 def duration_s(value: Any) -> float:
     """Seconds: a number, or a text with units: `90`, `1.5`, `500ms`, `30s`, `10m`, `2h`, `1h30m`, `1d`."""
     if isinstance(value, str):
-        parts = re.findall(PART, value)
+        parts = parts_of(value)
         alone = len(parts) == 1
-        if not re.fullmatch(rf"({PART})+", value) or not all(
-            unit in UNITS_S or (alone and not unit) for _, unit in parts
-        ):
+        if not parts or not all(unit in UNITS_S or (alone and not unit) for _, unit in parts):
             raise ValueError("wants seconds, or numbers with the units ms, s, m, h, d: 90, 30m, 1h30m")
         value = sum(float(number) * UNITS_S[unit or "s"] for number, unit in parts)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
         raise ValueError("wants a number of seconds between 0 and 1e9")
     return float(value)
+
+
+def parts_of(value: str) -> list[tuple[str, str]]:
+    """Numbers with their units, or none where something else is between them.
+
+    One after the other. One pattern for all of them would try every way to cut a long number into several, 2 ** digits,
+    before it gave up: any user's job comment would stop a service.
+    """
+    parts: list[tuple[str, str]] = []
+    at = 0
+    while at < len(value):
+        found = PART.match(value, at)
+        if found is None:
+            return []
+        parts.append((found[1], found[2]))
+        at = found.end()
+    return parts
 
 
 def duration_or_none_s(value: Any) -> float | None:

@@ -152,6 +152,14 @@ def test_durations_have_units(written: str | int, seconds: float):
     assert duration_s(written) == seconds
 
 
+@pytest.mark.parametrize(
+    "written", ["1" * 4000 + "+", "1.5" * 2000 + "x", "1 " * 2000 + "!", "1h" * 2000 + "-", " ", "h"]
+)
+def test_what_is_no_duration_is_refused_in_a_single_pass(written: str):
+    with pytest.raises(ValueError, match="wants seconds"):
+        duration_s(written)
+
+
 def test_no_limit_can_be_written():
     assert resolved({"SOFTMUTEX_MAX_HOLD": "none"})["max_hold"] is None
 

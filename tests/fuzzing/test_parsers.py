@@ -22,6 +22,7 @@ FOUND = {
         a_job(submit_time=float("inf")),
         a_job(array_job_id=5, array_task_string="1-99999999999999999999999"),
         a_job(array_job_id=99999999999, array_task_string="1"),
+        a_job(admin_comment=f"softmutex=x:timeout={'1' * 4000}+"),  # took 2 ** 4000 steps
     ),
 }
 
