@@ -5,11 +5,11 @@ choose how much memory and time a node spends, and gives one message many spelli
 or signed. Here a frame has one spelling, every part has a bound, and whatever else arrives is `BadFrame`.
 
     byte   0       2         3        4        12        20                               (all numbers big-endian)
-           +-------+---------+--------+--------+---------+--------------------------------------+- - - - - - +
-           | magic | version | key id | sender | counter | receiver | n | mutex | kind | fields  | tag (16)  |
-           |  AB 4D|   01    |   u8   |  u64   |   u64   |   u64    | u8| n x u8|  u8  |   ...   | if sealed |
-           +-------+---------+--------+--------+---------+--------------------------------------+- - - - - - +
-            \\_______________ header, 20 bytes __________/ \\_________________ body ______________/
+           +-------+---------+--------+--------+---------+- - - - - - +--------------------------------------+
+           | magic | version | key id | sender | counter | tag (16)  | receiver | n | mutex | kind | fields  |
+           |  AB 4D|   01    |   u8   |  u64   |   u64   | if sealed |   u64    | u8| n x u8|  u8  |   ...   |
+           +-------+---------+--------+--------+---------+- - - - - - +--------------------------------------+
+            \\_______________ header, 20 bytes __________/             \\_________________ body ______________/
 
     magic, version   stand in these three bytes in every version to come. A frame of another version is `OtherVersion`.
     key id           0: not sealed. There is no tag and the counter is 0. 1..255: sealed with the group key of this id

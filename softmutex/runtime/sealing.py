@@ -1,18 +1,21 @@
 """Frames that nobody without the group's key can forge, read, change or play back. `wire.py` has the frame's layout.
 
-    seal:  header (key id, me, counter++) ----------------.---> header | AES-256-GCM(body) | tag
-           body (receiver, mutex, message) ---------------'     nonce = 4 zero bytes | counter; header = associated data
+    seal:  header (key id, me, counter++) ----------------.---> header | tag | AES-256-SIV(body)
+           body (receiver, mutex, message) ---------------'     associated data: the header, and so the counter
     open:  size, magic, version -> key id -> room, replay -> tag -> body -> receiver -> frame
            '------------- cheap -------------------------'   '--- one derivation, one decryption
 
-    sub-key = HKDF-SHA256(group key, salt = "softmutex 1", info = key id (u8) | sender (u64) | group in UTF-8, 32 bytes)
+    sub-key = HKDF-SHA256(group key, salt = "softmutex 1", info = key id (u8) | sender (u64) | group in UTF-8, 64 bytes)
 
-What it decides: which datagrams deserve to be read. The naive ways break. One key for all and random nonces: two nodes
-draw the same nonce one day, and GCM gives its key away. A cipher without a memory: a token played back an hour later is
-a second token. Plain text where no key is set: one member that lost its key file talks openly, and nobody notices.
+What it decides: which datagrams deserve to be read. The naive ways break. A cipher that must never see a counter twice,
+as GCM: a machine that is cloned, or set back to a snapshot, repeats thousands of them before anybody can notice, and
+GCM then gives its key away. A cipher without a memory: a token played back an hour later is a second token. Plain text
+where no key is set: one member that lost its key file talks openly, and nobody notices.
 
-S1  A nonce is used once: a sub-key belongs to one sender, a sender is one life (N1), its counter starts at 0, grows
-    with every frame, and does not restart when the key changes. After a fork the child may not seal.
+S1  A counter is used once: a sub-key belongs to one sender, a sender is one life (N1), its counter starts at 0, grows
+    with every frame, and does not restart when the key changes. After a fork the child may not seal. Where it comes
+    twice all the same, in a machine that was cloned, nothing is told but whether the two frames are the same (SIV,
+    RFC 5297), until that life ends (`lives.py`).
 S2  A frame is opened at most once in the life of its receiver. A receiver remembers the last 1,024 counters of every
     sender; what is older than all it remembers is refused. It remembers 65,536 senders (20 MB at most); when there are
     more, it forgets some, and who is not remembered has to prove that it is there now (`replays.py`).
@@ -22,7 +25,7 @@ S4  No memory is spent on a sender before a frame of its was opened that was mea
 S5  There is no fall-back: a node with a key refuses what is not sealed, one without refuses what is.
 S6  `open` never raises on bytes from outside, and counts every refusal by its reason.
 S7  Bit 63 of the counter says that a signature precedes the body (`identity.py`), bit 62 that it is sealed with what
-    sender and receiver alone share (`sessions.py`). Both are part of nonce and header, so they cannot be changed
+    sender and receiver alone share (`sessions.py`). Both are part of the header, so they cannot be changed
     unseen. The other bits alone count.
 S8  Where identities are required, frames that prove nothing of their sender move nothing that is kept of it: neither
     its counters nor whom it is known as.
@@ -39,7 +42,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
     from softmutex.runtime.identity import Verdict, Vouching
 
 KEY_SIZE = 32
+SUB_KEY_SIZE = 64  # one half authenticates, the other encrypts
 SIGNATURE_SIZE = 64
 PING_SIZE = SMALLEST + 8 + TAG_SIZE  # nobody is asked for a proof with more bytes than it sent
 CIPHERS_KEPT = 16  # 2.4 KB each; to derive one anew costs about 4 us
@@ -276,8 +280,8 @@ class Sealer(_Door):
 
     def rekey(self, ring: KeyRing) -> None:
         self._keys = dict(ring.keys)
-        self._ciphers: dict[tuple[int, NodeId], AESGCM] = {}
-        self._pair_ciphers: dict[tuple[int, NodeId, NodeId], AESGCM] = {}
+        self._ciphers: dict[tuple[int, NodeId], AESSIV] = {}
+        self._pair_ciphers: dict[tuple[int, NodeId, NodeId], AESSIV] = {}
         self._use = ring.use
         self.key_ids = (ring.use, *(number for number in ring.keys if number != ring.use))
         self._mine = self._derive(ring.use, self.me)
@@ -290,11 +294,11 @@ class Sealer(_Door):
         if self.vouching is not None:
             self.replays.drop(self.vouching.strike(banned))
 
-    def _derive(self, key: int, sender: NodeId) -> AESGCM:
+    def _derive(self, key: int, sender: NodeId) -> AESSIV:
         info = key.to_bytes() + sender.to_bytes(8) + self._group
-        return AESGCM(HKDF(SHA256(), KEY_SIZE, salt=_SALT, info=info).derive(self._keys[key]))
+        return AESSIV(HKDF(SHA256(), SUB_KEY_SIZE, salt=_SALT, info=info).derive(self._keys[key]))
 
-    def _new_cipher(self, key: int, sender: NodeId) -> AESGCM:
+    def _new_cipher(self, key: int, sender: NodeId) -> AESSIV:
         """Kept for those who have been heard: strangers cannot push these out."""
         cipher = self._derive(key, sender)
         if sender in self.replays:
@@ -324,7 +328,7 @@ class Sealer(_Door):
             if attestation and len(marked) + len(attestation) + len(body) + TAG_SIZE <= MAX_FRAME:
                 counter, body = counter | SIGNED, attestation + body
         header = write_header(self._use, self.me, counter)
-        return header + cipher.encrypt(counter.to_bytes(12), body, header)
+        return header + cipher.encrypt(body, [header])
 
     def open(self, data: Bytes) -> Frame | Refused:
         try:
@@ -342,7 +346,7 @@ class Sealer(_Door):
             if cipher is None:
                 return self._refuse(Refusal.UNMET, "sealed for two that are strangers here")
             header = data[:HEADER_SIZE]
-            body = cipher.decrypt(number.to_bytes(12), data[HEADER_SIZE:], header)
+            body = cipher.decrypt(data[HEADER_SIZE:], [header])
             begin = signed_part(body) if number & SIGNED else 0
             frame = read_body(sender, body, begin)
         except InvalidTag:
@@ -363,13 +367,13 @@ class Sealer(_Door):
         whose = ~sender if is_bare else sender
         return self._impossible(frame) or self._take_in(frame, whose, counter, verdict, len(data))
 
-    def _cipher_of(self, key: int, sender: NodeId, *, is_paired: bool) -> AESGCM | None:
+    def _cipher_of(self, key: int, sender: NodeId, *, is_paired: bool) -> AESSIV | None:
         if not is_paired:
             return self._ciphers.get((key, sender)) or self._new_cipher(key, sender)
         session = self.vouching.sessions.get(sender) if self.vouching is not None else None
         return None if session is None else self._pair_cipher(key, sender, self.me, session)
 
-    def _pair_cipher(self, key: int, sender: NodeId, receiver: NodeId, session: Session) -> AESGCM:
+    def _pair_cipher(self, key: int, sender: NodeId, receiver: NodeId, session: Session) -> AESSIV:
         name = (key, sender, receiver)
         cipher = self._pair_ciphers.get(name)
         if cipher is None:
@@ -378,7 +382,7 @@ class Sealer(_Door):
             halves = own + session.half if sender == self.me else session.half + own
             info = key.to_bytes() + sender.to_bytes(8) + receiver.to_bytes(8) + halves + self._group
             secret = self._keys[key] + session.shared
-            cipher = AESGCM(HKDF(SHA256(), KEY_SIZE, salt=_PAIR_SALT, info=info).derive(secret))
+            cipher = AESSIV(HKDF(SHA256(), SUB_KEY_SIZE, salt=_PAIR_SALT, info=info).derive(secret))
             if len(self._pair_ciphers) >= 2 * CIPHERS_KEPT:
                 del self._pair_ciphers[next(iter(self._pair_ciphers))]
             self._pair_ciphers[name] = cipher

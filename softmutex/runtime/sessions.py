@@ -12,7 +12,7 @@ one may not have ours. So what is sent is signed until it is known that it has.
 
     pair key = HKDF-SHA256(group key | X25519, salt = "softmutex 1 pair",
                            info = key id (u8) | sender (u64) | receiver (u64) | the sender's half | the receiver's half
-                                  | group in UTF-8, 32 bytes)
+                                  | group in UTF-8, 64 bytes)
 
 E1  A pair key needs the group's key and one of the two private halves, which never leave the life that made them: what
     was recorded cannot be read, or spoken, by who gets hold of keys and identities later.

@@ -78,7 +78,7 @@ def one_input(data: bytes) -> None:
 
 def seal(counter: int, body: bytes) -> bytes:
     header = by_hand.header(RING.use, PEER, counter)
-    return header + MEMBER.encrypt(counter.to_bytes(12), body[: MAX_FRAME - HEADER_SIZE - TAG_SIZE], header)
+    return header + MEMBER.encrypt(body[: MAX_FRAME - HEADER_SIZE - TAG_SIZE] or b"\0", [header])
 
 
 def try_to_read_certificate(raw: bytes) -> None:

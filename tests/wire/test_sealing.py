@@ -64,7 +64,7 @@ def test_nothing_but_the_header_can_be_read():
     assert (0x0123456789ABCDEF).to_bytes(8) not in sealed
 
 
-def test_the_key_schedule_is_hkdf_of_rfc_5869_and_the_cipher_aes_gcm():
+def test_the_key_schedule_is_hkdf_of_rfc_5869_and_the_cipher_aes_siv_of_rfc_5297():
     frame = to_me(7)
     peer = Sealer(KeyRing({9: KEY}, use=9), "größe", PEER)
     peer.seal(to_me())
@@ -436,6 +436,21 @@ def test_no_nonce_is_used_twice_even_when_the_key_changes_and_changes_back():
         me.rekey(KeyRing.of(key))
         used += [wire.read_header(me.seal(to_me(sender=ME))) for _ in range(5)]
     assert [counter for _, _, counter in used] == list(range(15))
+
+
+def test_a_counter_that_comes_twice_in_a_clone_gives_nothing_away():
+    """Under GCM the two bodies would lie there XORed, and the key that authenticates with them."""
+    original, clone = sealer(PEER), sealer(PEER)
+    frames = to_me(1), to_me(0x0123456789ABCDEF)
+    plain = [wire.encode(each)[HEADER_SIZE:] for each in frames]
+    one, other = [door.seal(each) for door, each in zip((original, clone), frames, strict=True)]
+    assert one[:HEADER_SIZE] == other[:HEADER_SIZE]
+    told, body = xor(one, other)[HEADER_SIZE:], xor(*plain)
+    assert all(body != told[at : at + len(body)] for at in range(TAG_SIZE + 1))
+
+
+def xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=False))
 
 
 def wound_forward(door: Sealer, to: int) -> Sealer:
