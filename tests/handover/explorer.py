@@ -17,9 +17,10 @@ Checked in every state
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from softmutex.core.algorithms.wandering.messages import Want
 from softmutex.core.attempts import Outgoing, Stage
@@ -100,20 +101,22 @@ class Step(NamedTuple):
     breach: str
 
 
+class Move(NamedTuple):
+    """What an act makes of the whole."""
+
+    act: Act
+    after: int  # -1: a breach
+    sent: int
+    hop: int  # the bit of the hop that was taken
+    gives_up: bool
+
+
 class Found(AssertionError):
     """The explorer found a state that must not be; says how to get there."""
 
 
-class State(NamedTuple):
-    nodes: tuple[int, ...]
-    network: int  # bit set of every message ever sent
-    taken: int  # bit set of hops
-    gone: bool
-
-
-class Path(NamedTuple):
-    act: Act
-    before: Path | None
+# The states of all nodes; the bit set of every message ever sent, and of the hops taken; whether a sender gave up.
+State: TypeAlias = tuple[tuple[int, ...], int, int, bool]
 
 
 class NoChance:
@@ -132,9 +135,13 @@ class Explorer:
         self.node_ids: dict[NodeState, int] = {}
         self.posted: list[Posted] = []
         self.posted_bits: dict[Posted, int] = {}
+        self.inboxes = [0] * bounds.nodes  # bit sets of the messages to each
+        self.moves: dict[tuple[int, int, int, bool], tuple[Move, ...]] = {}
+        self.alone: dict[tuple[int, int, bool], tuple[Move, ...]] = {}
+        self.answers: dict[tuple[int, int, bool], tuple[Move, ...]] = {}
         self.steps: dict[tuple[NodeId, int, Act], Step] = {}
-        self.choices: dict[tuple[NodeId, int], list[Act]] = {}
-        self.finishes: dict[tuple[int, ...], str] = {}
+        self.looked_at: dict[tuple[int, ...], tuple[bool, str]] = {}
+        self.came_from: dict[State, tuple[State, Act] | None] = {}
         self.visited = 0
         self.deepest = 0
         self.transitions = 0
@@ -143,68 +150,84 @@ class Explorer:
     # --- the search --------------------------------------------------------------------------------------------------
 
     def explore(self) -> None:
-        first = State(tuple(self._intern(self._fresh(node)) for node in self.members), 0, 0, False)
-        seen = {first}
-        level: list[tuple[State, Path | None]] = [(first, None)]
+        gc.disable()  # millions of tuples and not one cycle: looking for some takes a third of the time
+        try:
+            self._explore()
+        finally:
+            gc.enable()
+
+    def _explore(self) -> None:
+        first: State = (tuple(self._intern(self._fresh(node)) for node in self.members), 0, 0, False)
+        came_from = self.came_from = {first: None}
+        level = [first]
         while level:
-            following: list[tuple[State, Path | None]] = []
-            for state, path in level:
-                self._check(state, path)
-                if self.bounds.finish:
-                    self._check_finish(state, path)
-                for act, after in self._successors(state, path):
-                    self.transitions += 1
-                    if after not in seen:
-                        seen.add(after)
-                        following.append((after, Path(act, path)))
+            following: list[State] = []
+            for state in level:
+                nodes, network, taken, gone = state
+                may_begin = self._look_at(state)
+                for index, frozen in enumerate(nodes):
+                    inbox = network & self.inboxes[index]
+                    moves = self.moves.get((index, frozen, inbox, may_begin))
+                    if moves is None:
+                        moves = self._moves(index, frozen, inbox, may_begin)
+                    self.transitions += len(moves)
+                    for act, node_after, sent, hop, gives_up in moves:
+                        nodes_after = (*nodes[:index], node_after, *nodes[index + 1 :])
+                        after = (nodes_after, network | sent, taken | hop, gone or gives_up)
+                        if taken & hop:
+                            raise Found(self._story(f"hop {hop.bit_length() - 1} is taken twice", state, act))
+                        if after not in came_from:
+                            came_from[after] = (state, act)
+                            following.append(after)
+                        if node_after < 0:
+                            breach = self._step(index + 1, frozen, act).breach
+                            raise Found(self._story(f"breach at node {index + 1}: {breach}", state, act))
             self.deepest += bool(following)
             level = following
-            self.visited = len(seen)
+            self.visited = len(came_from)
 
-    def _successors(self, state: State, path: Path | None) -> Iterator[tuple[Act, State]]:
-        begun = sum(self.nodes[frozen].begun for frozen in state.nodes)
-        for index, node in enumerate(self.members):
-            for act in self._acts(node, state.nodes[index], begun, state.network):
-                step = self._step(node, state.nodes[index], act)
-                if step.breach:
-                    raise Found(self._story(f"breach at node {node}: {step.breach}", Path(act, path)))
-                if step.taken and state.taken >> step.taken & 1:
-                    raise Found(self._story(f"hop {step.taken} is taken twice", Path(act, path)))
-                nodes = (*state.nodes[:index], step.after, *state.nodes[index + 1 :])
-                after = State(
-                    nodes,
-                    state.network | step.sent,
-                    state.taken | (step.taken and 1 << step.taken),
-                    state.gone or step.gone,
-                )
-                if after != state:
-                    yield act, after
+    def _moves(self, index: int, frozen: int, inbox: int, may_begin: bool) -> tuple[Move, ...]:
+        """What may happen at a node, each difference once: the first act that makes it."""
+        found = list(self._alone(index, frozen, may_begin))
+        rest = inbox
+        while rest:
+            bit = rest & -rest
+            rest ^= bit
+            key = (frozen, bit, may_begin)
+            if key not in self.answers:
+                posted = self.posted[bit.bit_length() - 1]
+                acts = self._arrivals(index + 1, self.nodes[frozen], posted, may_begin)
+                self.answers[key] = tuple(self._move(index + 1, frozen, act) for act in acts)
+            found += self.answers[key]
+        different = {move[1:]: move for move in reversed(found) if move[1:] != (frozen, 0, 0, False)}
+        moves = self.moves[index, frozen, inbox, may_begin] = tuple(reversed(different.values()))
+        return moves
 
-    def _acts(self, node: NodeId, frozen: int, begun: int, network: int) -> Iterator[Act]:
-        if (node, frozen) not in self.choices:
-            self.choices[node, frozen] = list(self._own_acts(node, self.nodes[frozen]))
-        for act in self.choices[node, frozen]:
-            if begun < self.bounds.attempts or act.what not in ("give", "offer_early"):
-                yield act
-        while network:
-            bit = network & -network
-            network ^= bit
-            posted = self.posted[bit.bit_length() - 1]
-            if posted.kind == "Want":  # whoever has the token may commit it to who once stood, and stands no more
-                state = self.nodes[frozen]
-                free = state.held is not None and not state.outgoing and begun < self.bounds.attempts
-                if posted.to == node and free:
-                    yield Act("at once", node, posted)
-            elif posted.to == node and self._may_arrive(posted, self.nodes[frozen]):
-                yield Act("deliver", node, posted)
-                if self.bounds.refusals and posted.kind == "Offer":
-                    yield Act("refuse", node, posted)
-                if self.bounds.impostors:
-                    for other in self.members:
-                        if other not in (node, posted.sender):
-                            yield Act("deliver", node, posted._replace(sender=other))
+    def _alone(self, index: int, frozen: int, may_begin: bool) -> tuple[Move, ...]:
+        key = (index, frozen, may_begin)
+        if key not in self.alone:
+            acts = self._own_acts(index + 1, self.nodes[frozen], may_begin)
+            self.alone[key] = tuple(self._move(index + 1, frozen, act) for act in acts)
+        return self.alone[key]
 
-    def _own_acts(self, node: NodeId, state: NodeState) -> Iterator[Act]:
+    def _move(self, node: NodeId, frozen: int, act: Act) -> Move:
+        step = self._step(node, frozen, act)
+        return Move(act, -1 if step.breach else step.after, step.sent, step.taken and 1 << step.taken, step.gone)
+
+    def _arrivals(self, node: NodeId, state: NodeState, posted: Posted, may_begin: bool) -> Iterator[Act]:
+        if posted.kind == "Want":  # whoever has the token may commit it to who once stood, and stands no more
+            if state.held is not None and not state.outgoing and may_begin:
+                yield Act("at once", node, posted)
+        elif self._may_arrive(posted, state):
+            yield Act("deliver", node, posted)
+            if self.bounds.refusals and posted.kind == "Offer":
+                yield Act("refuse", node, posted)
+            if self.bounds.impostors:
+                for other in self.members:
+                    if other not in (node, posted.sender):
+                        yield Act("deliver", node, posted._replace(sender=other))
+
+    def _own_acts(self, node: NodeId, state: NodeState, may_begin: bool) -> Iterator[Act]:
         for timer in state.timers:
             yield Act("fire", node, timer)
         if state.standing:
@@ -213,7 +236,7 @@ class Explorer:
             yield Act("stand", node)
             if state.retired_to + 1 < self.bounds.stands:
                 yield Act("skip", node)
-        if self.bounds.offers and state.held is not None and not state.outgoing:
+        if self.bounds.offers and may_begin and state.held is not None and not state.outgoing:
             for other in self.members:
                 if other != node:
                     yield Act("give", node, other)
@@ -235,28 +258,35 @@ class Explorer:
 
     # --- the checks --------------------------------------------------------------------------------------------------
 
-    def _check(self, state: State, path: Path | None) -> None:
-        owners = [
-            node for node, frozen in zip(self.members, state.nodes, strict=True) if self._owns(self.nodes[frozen])
-        ]
+    def _look_at(self, state: State) -> bool:
+        """Whether all is well there, and somebody may begin another hand-over. What the nodes are says nearly all."""
+        nodes, _, _, gone = state
+        if nodes not in self.looked_at:
+            self._check_holders(state)
+            begun = sum(self.nodes[frozen].begun for frozen in nodes)
+            self.looked_at[nodes] = (
+                begun < self.bounds.attempts,
+                self._finish(nodes) if self.bounds.finish else "here",
+            )
+        may_begin, end = self.looked_at[nodes]
+        if end not in ("here", "gone"):
+            if gone and end == "lost":
+                return may_begin  # a sender had given up before
+            if not (end == "lost" and self.passing is Passing.THREE_WAY):
+                raise Found(self._story(f"with no more faults it ends like this: {end}", state))
+        return may_begin
+
+    def _check_holders(self, state: State) -> None:
+        owners = [node for node, frozen in zip(self.members, state[0], strict=True) if self._owns(self.nodes[frozen])]
         if len(owners) > 1:
-            raise Found(self._story(f"nodes {owners} may both use the token", path))
+            raise Found(self._story(f"nodes {owners} may both use the token", state))
 
     @staticmethod
     def _owns(state: NodeState) -> bool:
         return state.held is not None or any(Stage(outgoing[4]) is not Stage.COMMITTED for outgoing in state.outgoing)
 
-    def _check_finish(self, state: State, path: Path | None) -> None:
-        """Lose everything in flight, then nothing more: fire the timers in turn, deliver at once, and see it end."""
-        if state.nodes not in self.finishes:
-            self.finishes[state.nodes] = self._finish(state.nodes)
-        end = self.finishes[state.nodes]
-        if state.gone and end == "lost":
-            end = "gone"  # a sender had given up before
-        if end not in ("here", "gone") and not (end == "lost" and self.passing is Passing.THREE_WAY):
-            raise Found(self._story(f"with no more faults it ends like this: {end}", path))
-
     def _finish(self, frozen: tuple[int, ...]) -> str:
+        """Lose everything in flight, then nothing more: fire the timers in turn, deliver at once, and see it end."""
         nodes = list(frozen)
         last_ask = any(
             Stage(outgoing[4]) is Stage.COMMITTED and outgoing[6] >= self.bounds.resends + self.bounds.asks
@@ -297,11 +327,11 @@ class Explorer:
                 return index, Act("commit", index + 1)
         return None
 
-    def _story(self, what: str, path: Path | None) -> str:
-        acts: list[str] = []
-        while path is not None:
-            acts.append(str(path.act))
-            path = path.before
+    def _story(self, what: str, state: State, act: Act | None = None) -> str:
+        acts = [] if act is None else [str(act)]
+        while (came_from := self.came_from[state]) is not None:
+            state, before = came_from
+            acts.append(str(before))
         lines = [f"  {number}. {act}" for number, act in enumerate(reversed(acts), 1)]
         return "\n".join([f"{self.variant.__name__}, {self.passing}: {what}", *lines])
 
@@ -320,6 +350,7 @@ class Explorer:
         if posted not in self.posted_bits:
             self.posted_bits[posted] = 1 << len(self.posted)
             self.posted.append(posted)
+            self.inboxes[posted.to - 1] |= self.posted_bits[posted]
         return self.posted_bits[posted]
 
     def _step(self, node: NodeId, frozen: int, act: Act) -> Step:
