@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from softmutex import plugins
+from softmutex.core import hint as hints_module
 from softmutex.core import wire
 from softmutex.core.events import Escort, Ticket, Token
 from softmutex.core.messages import HANDOVER, OF_NODE, name_of
@@ -23,7 +24,8 @@ from softmutex.runtime import sealing
 HEAD = """## Versions
 
 Byte 2 of each frame is the version, {version} today; bytes 0 to 2 mean the same in every version to come. A node that
-gets a frame of another version drops it, counts it (`version`), and tells its user once which address speaks what. So
+gets a frame of another version drops it, counts it (`version`), tells its user once which address speaks what, and
+answers by a hint, where its list of members names that host. So
 the members of a group are changed to a new version all at once, or in two groups. Within a version a message never
 changes. One of a number that a node does not know is dropped and counted, so new ones may be added: who sends them
 bears that they are not answered.
@@ -35,7 +37,12 @@ VECTORS = Path(__file__).parent.parent / "tests" / "wire" / "vectors.json"
 
 def page() -> str:
     kinds, examples = own_messages(), typical()
-    parts = [HEAD.format(version=wire.VERSION), *module("Frames", wire), *module("Sealing", sealing)]
+    parts = [
+        HEAD.format(version=wire.VERSION),
+        *module("Frames", wire),
+        *module("Sealing", sealing),
+        *module("Hints", hints_module),
+    ]
     parts += ["## Records\n", "What fields of several messages are made of.\n"]
     records = dict.fromkeys([Token, Ticket, Escort])
     for cls in kinds.values():

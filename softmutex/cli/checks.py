@@ -188,7 +188,10 @@ def check_members(settings: Settings, answers: Sequence[Answer]) -> Iterator[Fin
         advice = f"Does one run? With the same membership and group? {LISTEN}"
         yield ok("members", says) if alone else warn("members", says, advice)
     for each in answers:
-        if each.is_refused:
+        if each.turned_away:
+            says, _, remedy = each.turned_away.partition(". ")
+            yield fail("members", f"{each.name} at {each.member.address} is there and refuses us: {says}", remedy)
+        elif each.is_refused:
             yield fail(
                 "members",
                 f"{each.name} at {each.member.address} is reached, and nobody listens at that port",

@@ -5,7 +5,7 @@
 The exit code is the command's own. Otherwise:
 
     64   usage: a flag, a name, a setting that cannot be; or NAME is held by this very command's ancestors
-    69   the node could not start (the port is in use, the membership is out of reach, ...)
+    69   the node could not start (the port is in use, all members refuse its key, ...)
     75   not acquired: not in time, or in use with --on-busy fail
     126  COMMAND is there but cannot be executed        127  there is no such command; both are found out first
     128+n  killed by signal n, the command or the waiting. Of SIGINT `softmutex run` dies itself, as shells want it.

@@ -40,6 +40,7 @@ class Answer:
     rtt_s: float = 0.0
     offset_s: float = 0.0
     is_refused: bool = False  # nobody listens at its address
+    turned_away: str = ""  # why it does not listen to us
 
     @property
     def name(self) -> str:
@@ -74,7 +75,8 @@ class Survey:
             group_keys = keys.group_keys(settings, self._membership)
             await self._transport.open()
             me = secrets.randbits(64) or 1
-            self._visitor = Visitor(self._transport, keys.seal_with(group_keys, settings["group"], me), me)
+            seal = keys.seal_with(group_keys, settings["group"], me)
+            self._visitor = Visitor(self._transport, seal, me, settings["group"])
             self._tasks = [asyncio.create_task(self._visitor.listen()), asyncio.create_task(self._watch())]
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S):
@@ -136,7 +138,8 @@ class Survey:
             async with asyncio.timeout(patience_s):
                 await self._visitor.put(question)
         except TimeoutError:
-            return Answer(member, is_refused=member.address in self._visitor.refused)
+            why = self._visitor.turned_away.get(member.address, "")
+            return Answer(member, is_refused=member.address in self._visitor.refused, turned_away=why)
         document = question.document()
         if document is None:
             return Answer(member)

@@ -57,7 +57,7 @@ from softmutex.core.group.effects import (
 )
 from softmutex.core.messages import OF_NODE, Forget, Message, Relay, Standing
 from softmutex.core.wire import Frame, UnfitForWire
-from softmutex.ports import Member
+from softmutex.ports import CannotOpen, Member
 from softmutex.runtime import statistics
 from softmutex.runtime.local import LocalMutex
 from softmutex.runtime.resting import is_worth_it
@@ -189,6 +189,21 @@ class GroupDriver:
             min_members=policy.min_members,
         )
         self.perform()
+        self.fail_those_shut_out()
+        if node.mutexes.get(mutex.name) is not mutex and (why := node.doorstep.why_not_alone()):
+            raise CannotOpen(why)  # nobody waits for it yet
+
+    def fail_those_shut_out(self) -> None:
+        """Where everybody refuses this node, nothing is waited for (`doorstep.py`)."""
+        if self._node.doorstep.is_shut_out() and (why := self._node.doorstep.why_not_alone()):
+            for mutex in [each for each in self._node.mutexes.values() if not each.started]:
+                if mutex.machine_waits != "proceed":
+                    self._shut_out(mutex, why)
+
+    def _shut_out(self, mutex: LocalMutex, why: str) -> None:
+        del self._node.mutexes[mutex.name]
+        self.closed(mutex)
+        mutex.fail(CannotOpen(why))
 
     def opened_again(self, mutex: LocalMutex, plan: Plan) -> None:
         """The application opens a mutex that is here already: it has to want the same."""
@@ -290,6 +305,8 @@ class GroupDriver:
             self._take_part(effect)
         elif mutex is None:
             self.founding.closed(effect.mutex)
+        elif isinstance(effect, Start) and effect.founder and (why := self._why_not_found(mutex)):
+            self._shut_out(mutex, why)
         elif isinstance(effect, Start):
             self._start(mutex, Started(effect.founder, effect.hint), effect.kept)
         elif isinstance(effect, Refuse):
@@ -300,6 +317,9 @@ class GroupDriver:
             self._warn_of_mismatch(mutex, f"{node.call(effect.peer)} runs it otherwise: {effect.difference}")
         else:
             mutex.stall(effect.why)
+
+    def _why_not_found(self, mutex: LocalMutex) -> str:
+        return "" if mutex.machine_waits == "proceed" else self._node.doorstep.why_not_alone()
 
     def send_by_way(self, to: NodeId, mutex: str, message: Message) -> None:
         route = self.group.route(to, self._node.now())

@@ -59,6 +59,7 @@ from softmutex.runtime.budgets import Budgets, Quota
 from softmutex.runtime.claim import Claim
 from softmutex.runtime.clock import clock_of
 from softmutex.runtime.config import Settings
+from softmutex.runtime.doorstep import Doorstep
 from softmutex.runtime.driver import FOR_THE_NODE, GroupDriver
 from softmutex.runtime.lag import SLEEP, LagMonitor
 from softmutex.runtime.local import LocalMutex
@@ -75,7 +76,6 @@ if TYPE_CHECKING:
 log = logger("node")
 
 ANSWERS_A_SECOND = 1000  # to who has to prove that it is there (`replays.py`)
-NOT_UNDERSTOOD = ("unknown_key", "forged", "not_sealed", "sealed")  # of a member: another key, or another group
 LINGER_S = 0.01  # a leaving node waits for so long a silence, and
 LINGER_TURNS = 5  # so often at most
 READING_S = 11.0  # how long `open` waits for a membership that cannot be read, or for names that are being looked up
@@ -136,7 +136,7 @@ class RunningNode:
         self.identity = keys.identify(self)
         self.vouching = None if self.identity is None else self.identity.vouching
         self.observers = Observers(settings["observers"], self)
-        self.driver = GroupDriver(self)
+        self.driver, self.doorstep = GroupDriver(self), Doorstep(self)
         self.members = self.driver.members
         self.status, self.lookout = StatusDesk(self), lookout.Lookout(self)
         self.lag = LagMonitor.of(self.loop)
@@ -158,7 +158,7 @@ class RunningNode:
             if unread := self.driver.unread():
                 what = f"the membership could not be read for {READING_S:g} s, so nobody knows who else is there"
                 raise CannotOpen(f"{what}: {', '.join(unread)}. Is it up, and can it be reached? See softmutex doctor.")
-            await self._until(lambda: self.driver.is_settled, GREETING_S)
+            await self._until(lambda: self.driver.is_settled or self.doorstep.is_shut_out(), GREETING_S)
         except BaseException:
             await self._tear_down()
             raise
@@ -288,24 +288,13 @@ class RunningNode:
         self.handle(mutex, Received(sender, message), now)
 
     def _refused(self, refused: Refused, datagram: Datagram) -> None:
-        """Counted by the seal; some of the reasons are for the user to know."""
-        source = datagram.source
         if refused.answer is not None and self._answers.take(self.now()):
-            self.driver.post(source, refused.sender, "", refused.answer)
+            self.driver.post(datagram.source, refused.sender, "", refused.answer)
         elif refused.reason == "unknown_key" and self.keys is not None and self.keys.unknown():
             self.seal.refusals[refused.reason] -= 1  # it is not, after all
             self.take(datagram)
-        elif refused.reason == "version" and self.driver.is_listed(source):
-            self.warn("version", f"{source} speaks {refused.detail}", once=f"version {source}")
-        elif refused.reason == "unvouched" or (refused.reason == "unsigned" and refused.sender):
-            self.driver.expel(refused.sender, source, refused.detail)
-        elif refused.reason in NOT_UNDERSTOOD and self.driver.is_listed(source):
-            what = f"{source} is a member by the list, and its frames are refused: {refused.detail}."
-            self.warn("other key", f"{what} Give all members the same key and group.", once=f"key {source}")
-        elif refused.reason == "epoch":
-            self.warn("epoch", f"{source} {refused.detail}: it lies, or is broken.", once=f"epoch {source}")
-        elif refused.reason == "reflected":
-            self.warn("own id", f"{source} sends in the name of this node: {refused.detail}.", once="own id")
+        else:
+            self.doorstep.refused(refused, datagram)
 
     def _take_for_node(self, sender: NodeId, mutex: str, message: Message, source: str, to_me: bool) -> None:
         heard = (sender, message, source, to_me)

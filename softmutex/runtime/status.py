@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from softmutex import plugins
 from softmutex.core.events import Instant, NodeId
+from softmutex.core.hint import read_hint
 from softmutex.core.messages import (
     Challenge,
     Forget,
@@ -37,6 +38,7 @@ from softmutex.ports import Closed, Datagram, Member, Transport
 from softmutex.runtime import keys
 from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
+from softmutex.runtime.doorstep import explain
 from softmutex.runtime.local import LocalMutex
 from softmutex.runtime.statistics import NodeStatistics, Peer
 from softmutex.runtime.whom import of_this_process
@@ -188,12 +190,14 @@ def seconds(duration_ns: int) -> float:
 class Visitor:
     """Asks the members of a group, and is none."""
 
-    def __init__(self, transport: Transport, seal: Seal, me: NodeId) -> None:
+    def __init__(self, transport: Transport, seal: Seal, me: NodeId, group: str = "") -> None:
         self._transport = transport
         self._seal = seal
         self._me = me
         self._waiting: dict[int, Question] = {}
+        self._group = group
         self.refused: set[str] = set()  # addresses at which nobody listens (transport.T7)
+        self.turned_away: dict[str, str] = {}  # addresses at which somebody refuses what we send, and why
 
     async def listen(self) -> None:
         try:
@@ -236,6 +240,9 @@ class Visitor:
             return
         frame = self._seal.open(datagram.payload)
         if not isinstance(frame, Frame):
+            hint = read_hint(datagram.payload)
+            if hint is not None and hint.sender == self._me:
+                self.turned_away[datagram.source] = explain(hint, self._seal.key_ids, self._group)
             return
         match frame.message:
             case Ping(nonce):  # it may have heard so many that it has to ask who is there (`replays.py`)
@@ -304,7 +311,7 @@ async def ask_all(settings: Settings, timeout_s: float = 1.0) -> Mapping[Member,
         group_keys = keys.group_keys(settings, membership)
         await transport.open()
         keys.check_reach(settings, transport, group_keys)
-        visitor = Visitor(transport, keys.seal_with(group_keys, settings["group"], me), me)
+        visitor = Visitor(transport, keys.seal_with(group_keys, settings["group"], me), me, settings["group"])
         listener = asyncio.create_task(visitor.listen(), name="softmutex visitor")
         members = await membership.watch()
 

@@ -1,5 +1,6 @@
 """`softmutex run` as cron, timers and scripts use it: real processes, the real mutex, a directory of their own."""
 
+import asyncio
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from softmutex import Node
 from tests.cli.processes import (
     children_of,
     eventually,
@@ -159,6 +161,27 @@ def test_69_when_the_node_could_not_start(start: Start):
     run = start("true", "--transport", "udp://203.0.113.7:9")  # an address of nobody here
     assert run.ends() == 69
     assert "the node could not start" in run.rest()
+
+
+async def test_69_when_all_that_are_there_refuse_it_and_doctor_says_so_too(environ: dict[str, str], tmp_path: Path):
+    (tmp_path / "wrong.key").write_text("00" * 32)
+    (tmp_path / "wrong.key").chmod(0o600)
+    async with Node(transport="udp://127.0.0.1:0", membership="static://127.0.0.1:1", key=bytes(range(32))) as node:
+        there = node.address
+        place = ["--membership", f"static://{there}", "--transport", "udp://127.0.0.1:0"]
+
+        def softmutex(*words: str) -> subprocess.CompletedProcess[str]:
+            flags = [*words[:1], *place, "--key-file", str(tmp_path / "wrong.key"), *words[1:]]
+            environment = {**environ, "SOFTMUTEX_MEMBERSHIP": ""}
+            return subprocess.run([SOFTMUTEX, *flags], env=environment, capture_output=True, text=True, timeout=100)
+
+        run = await asyncio.to_thread(softmutex, "run", "-n", "x", "--", "touch", str(tmp_path / "ran"))
+        doctor = await asyncio.to_thread(softmutex, "doctor")
+    assert run.returncode == 69, run.stderr
+    assert f"{there} is there and refuses this node: it cannot open what is sealed with key" in run.stderr
+    assert not (tmp_path / "ran").exists()
+    assert doctor.returncode == 1
+    assert f"{there} is there and refuses us: it cannot open what is sealed with key" in doctor.stdout
 
 
 @pytest.mark.parametrize(
