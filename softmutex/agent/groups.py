@@ -72,6 +72,16 @@ def state_and_group(pid: str) -> tuple[str, int]:
     return state, int(group)
 
 
+async def outlast_group(group: int, warn: Callable[[str], None]) -> None:
+    """Returns when it is gone. For whoever may not, or must not, signal what another user names."""
+    import asyncio
+
+    if not is_gone(group):
+        warn(f"process group {group} works on after its job was killed: the mutex is held until it is gone")
+    while not is_gone(group):  # noqa: ASYNC110 (the kernel tells of the end of one's own children only)
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
 async def kill_group(group: int, warn: Callable[[str], None]) -> None:
     """Returns when it is gone, or does nothing any more."""
     import asyncio  # a job's own process does without

@@ -1,11 +1,14 @@
-"""Where the agent of a user listens, and who may talk to it: this user, and nobody else, not even root.
+"""Where agents listen, and who may talk to them.
 
-    /tmp/softmutex-<uid>/agent.sock      the directory 0700 and ours, the socket 0600; or where SOFTMUTEX_AGENT says;
+    /tmp/softmutex-<uid>/agent.sock      of one user, and for nobody else, not even root: the directory 0700 and ours,
+                                         the socket 0600; or where SOFTMUTEX_AGENT says;
                                          `softmutex.meeting` tells where, if another user has taken that name
+    /run/softmutex/agent.sock            of the host, for all its users; asked where a user has none of its own
 
 What it decides: the place depends on the user alone, whatever XDG_RUNTIME_DIR and TMPDIR say, so that jobs of cron,
 services and shells find the same agent. Permissions are not enough: somebody else may have made that directory first.
-So each side asks the kernel who the other one is, and neither talks to a stranger.
+So each side asks the kernel who the other one is. A user's agent talks to that user; a job talks to an agent of its
+own user, and to one that listens where only root could have let it: no other user can be the host's agent.
 
 A lock says which agent is alive: a socket file that a killed one left behind is replaced, a living one's never.
 """
@@ -17,7 +20,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +29,7 @@ from softmutex.core.errors import SoftMutexError
 from softmutex.meeting import meeting_place
 
 VARIABLE = "SOFTMUTEX_AGENT"
+OF_HOST = "/run/softmutex/agent.sock"
 OFF = "off"
 HANDSHAKE_S = 5.0  # an agent that does not answer for so long is stuck
 BACKLOG = 1024
@@ -46,6 +50,31 @@ def path_of(environ: Mapping[str, str] = os.environ) -> str | None:
     """None where agents are not to be used."""
     said = environ.get(VARIABLE)
     return None if said == OFF else said or f"{meeting_place()}/agent.sock"
+
+
+def paths_of(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Where a job asks, in that order: an agent of its own user is there on purpose. Never empty but for `off`."""
+    path = path_of(environ)
+    if path is None:
+        return []
+    if environ.get(VARIABLE) or not os.path.exists(OF_HOST):
+        return [path]
+    return [path, OF_HOST] if os.path.exists(path) else [OF_HOST]
+
+
+def call_any(paths: Sequence[str], want: Message) -> socket.socket:
+    """A conversation with the first that takes the wish; else what was wrong with the last one."""
+    for path in paths[:-1]:
+        with suppress(NoAgent, Elsewhere):
+            return call(path, want)
+    return call(paths[-1], want)
+
+
+def ask_any(paths: Sequence[str], kind: str, **values: Any) -> Message:
+    for path in paths[:-1]:
+        with suppress(NoAgent):
+            return ask(path, kind, **values)
+    return ask(paths[-1], kind, **values)
 
 
 def call(path: str, want: Message) -> socket.socket:
@@ -101,10 +130,26 @@ def read_one(link: socket.socket) -> Message:
 
 def check_peer(link: socket.socket, path: str) -> None:
     uid = uid_of_peer(link)
-    if uid not in (None, os.geteuid()):
+    if uid not in (None, os.geteuid()) and not is_let_in_by_root(path, uid):
         raise NoAgent(
             f"who listens at {path} is user {uid}, not you ({os.geteuid()}): it is not asked. Remove what is there."
         )
+
+
+def is_let_in_by_root(path: str, uid: int | None) -> bool:
+    """Whether nobody but root and that user could have made a socket there: not in /tmp, nor below what others may
+    write. A socket that systemd hands over is root's."""
+    directory = os.path.dirname(os.path.abspath(path))
+    while True:
+        try:
+            found = os.lstat(directory)
+        except OSError:
+            return False
+        if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022 or found.st_uid not in (0, uid):
+            return False
+        if directory == "/":
+            return True
+        directory, uid = os.path.dirname(directory), 0  # above its own directory only root's
 
 
 def uid_of_peer(link: socket.socket) -> int | None:
@@ -120,9 +165,12 @@ def uid_of_peer(link: socket.socket) -> int | None:
 
 
 class Door:
-    """The socket on which an agent listens, inherited from systemd or made."""
+    """The socket on which an agent listens, inherited from systemd or made. `of_host`: for all users."""
 
-    def __init__(self, path: str, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, path: str, environ: Mapping[str, str] = os.environ, *, of_host: bool = False) -> None:
+        if of_host and not hasattr(socket, "SO_PEERCRED"):
+            raise NoAgent("this system does not say who calls (SO_PEERCRED), so users cannot be told apart.")
+        self._of_host = of_host
         self._lock = -1
         self._made = ""
         inherited = int(environ.get("LISTEN_FDS", "0")) if environ.get("LISTEN_PID") == str(os.getpid()) else 0
@@ -141,7 +189,7 @@ class Door:
         if len(os.fsencode(path)) > PATH_MAX_BYTES:
             raise NoAgent(f"{path} is longer than a socket's path may be ({PATH_MAX_BYTES} bytes). Choose another one.")
         try:
-            check_directory(os.path.dirname(path) or ".")
+            check_directory(os.path.dirname(path) or ".", self._of_host)
             self._lock = take_lock(f"{path}.lock")
             if os.path.lexists(path):
                 os.unlink(path)
@@ -153,7 +201,7 @@ class Door:
 
     def _bind(self, path: str) -> socket.socket:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o177)
+        before = os.umask(0o111 if self._of_host else 0o177)
         try:
             listening.bind(path)
         except BaseException:
@@ -176,10 +224,19 @@ class Door:
             self._lock = -1
 
 
-def check_directory(directory: str) -> None:
+def check_directory(directory: str, of_host: bool = False) -> None:
     with suppress(FileExistsError):
         os.mkdir(directory, 0o700)
+        if of_host:
+            os.chmod(directory, 0o755)
     found = os.lstat(directory)
+    if of_host:
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+            raise NoAgent(
+                f"{directory} must be a directory in which nobody but this user may write (mode 0755): it is of user "
+                f"{found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}. Mend that, or choose another: --socket PATH"
+            )
+        return
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise NoAgent(
             f"{directory} must be a directory of yours that others may not enter (mode 0700): it is of user "

@@ -1,15 +1,18 @@
 """Where the jobs of one agent wait for one mutex: who began to wait first comes first, also after a pause.
 
     job (since) --enters--> [waiting, by `since`]          a claim for each of them, and for each place that is kept
-                                   ^--- the first one --- granted: a claim, whichever
+                                   ^--- the next one --- granted: a claim, whichever
 
 What it decides: a place in the group's queue belongs to the agent, and the jobs share their agent's places by how long
 they wait. The naive way, a claim for each visit of a job, sends a job that asks again (a task that its scheduler tries
 again later, a job whose agent was restarted) behind everybody who came meanwhile.
+How long it waits is what the job says. So among the users of a host the turns go round, and it counts among the jobs
+of one user only.
 
 R1  As many claims as jobs that wait here, and as places that are kept. An excess is withdrawn at the young end.
 R2  A job that gives up in time may have its place kept for a while: its claim goes on. Where the turn comes and nobody
     is here, it is handed on at once, and the place is gone.
+R3  Of N users with jobs that wait here each is served within N turns of this agent, whatever the others say or do.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from softmutex import AcquireTimeout, Hold, SoftMutex
+from softmutex.agent.users import User
+
+NOBODY = User(-1)  # of a room whose jobs are all one user's
 
 OnOverrun: TypeAlias = Callable[[Hold], object]
 
@@ -32,12 +38,14 @@ class Waiter:
     since_s: float
     number: int
     granted: asyncio.Future[tuple[Any, Hold]] = field(compare=False)
+    user: User = field(compare=False)
 
 
 @dataclass(slots=True)
 class Kept:
     left_s: float  # when its job gave up; since 1970, as `since_s`
     timer: asyncio.TimerHandle
+    user: User
 
 
 class Room:
@@ -48,6 +56,8 @@ class Room:
         self._numbers = itertools.count()
         self._waiting: list[Waiter] = []
         self._kept: list[Kept] = []
+        self._served: dict[User, int] = {}  # the last turn of each, by number
+        self._turns = itertools.count(1)
         self._claims: list[asyncio.Task[None]] = []  # those that are not granted yet, the oldest first
         self._inside: dict[Hold, OnOverrun] = {}
 
@@ -57,11 +67,17 @@ class Room:
 
     @asynccontextmanager
     async def turn(
-        self, since_s: float, now_s: float, limit_s: float | None, keep_s: float, on_overrun: OnOverrun
+        self,
+        since_s: float,
+        now_s: float,
+        limit_s: float | None,
+        keep_s: float,
+        on_overrun: OnOverrun,
+        user: User = NOBODY,
     ) -> AsyncIterator[Hold]:
         """`AcquireTimeout`, and what a claim ends with: `Isolated`, `NodeClosed`."""
-        waiter = Waiter(min(since_s, now_s), next(self._numbers), asyncio.get_running_loop().create_future())
-        self._come_back(waiter.since_s)
+        waiter = Waiter(min(since_s, now_s), next(self._numbers), asyncio.get_running_loop().create_future(), user)
+        self._come_back(waiter)
         bisect.insort(self._waiting, waiter)
         self._settle()
         try:
@@ -70,8 +86,8 @@ class Room:
         except BaseException as error:
             await self._leave(waiter)
             if isinstance(error, TimeoutError) and not isinstance(error, AcquireTimeout):
-                if keep_s > 0:
-                    self._keep(now_s + (limit_s or 0.0), keep_s)
+                if keep_s > 0 and user.may_keep:
+                    self._keep(now_s + (limit_s or 0.0), keep_s, user)
                 raise AcquireTimeout(f"the mutex {self._mutex.name!r} was not granted within {limit_s:g} s.") from None
             raise
         finally:
@@ -84,27 +100,38 @@ class Room:
             await holding.__aexit__(None, None, None)
 
     def close(self) -> None:
-        for kept in self._kept:
-            kept.timer.cancel()
-        self._kept.clear()
+        while self._kept:
+            self._drop(self._kept[0])
         self._settle()
 
     # --- places -------------------------------------------------------------------------------------------------------
 
-    def _keep(self, left_s: float, keep_s: float) -> None:
-        self._kept.append(Kept(left_s, asyncio.get_running_loop().call_later(keep_s, self._expire, left_s)))
+    def _keep(self, left_s: float, keep_s: float, user: User) -> None:
+        self._kept.append(Kept(left_s, asyncio.get_running_loop().call_later(keep_s, self._expire, left_s), user))
+        user.kept += 1
+
+    def _drop(self, kept: Kept) -> None:
+        kept.timer.cancel()
+        kept.user.kept -= 1
+        self._kept.remove(kept)
 
     def _expire(self, left_s: float) -> None:
-        self._kept.remove(next(kept for kept in self._kept if kept.left_s == left_s))
+        self._drop(next(kept for kept in self._kept if kept.left_s == left_s))
         self._settle()
 
-    def _come_back(self, since_s: float) -> None:
+    def _come_back(self, waiter: Waiter) -> None:
         """Whoever began to wait before a place was left may have it: it is the same job, or one that waits longer."""
         for kept in self._kept:
-            if since_s < kept.left_s:
-                kept.timer.cancel()
-                self._kept.remove(kept)
+            if kept.user is waiter.user and waiter.since_s < kept.left_s:
+                self._drop(kept)
                 return
+
+    def _next(self) -> Waiter:
+        """R3. Of the user whose last turn is the longest ago, the job that waits longest."""
+        waiter = min(self._waiting, key=lambda waiter: (self._served.get(waiter.user, 0), waiter))
+        self._waiting.remove(waiter)
+        self._served[waiter.user] = next(self._turns)
+        return waiter
 
     def _settle(self) -> None:
         wanted = len(self._waiting) + len(self._kept)
@@ -141,12 +168,12 @@ class Room:
 
     async def _give(self, holding: Any, hold: Hold) -> None:
         while self._waiting:
-            waiter = self._waiting.pop(0)
+            waiter = self._next()
             if not waiter.granted.done():
                 waiter.granted.set_result((holding, hold))
                 return
         if self._kept:
-            self._kept.pop(0).timer.cancel()
+            self._drop(self._kept[0])
         await holding.__aexit__(None, None, None)
 
     def _fail(self, error: Exception) -> None:
@@ -156,7 +183,7 @@ class Room:
                 waiter.granted.set_exception(error)
                 return
         if self._kept:
-            self._kept.pop(0).timer.cancel()
+            self._drop(self._kept[0])
 
     def _overran(self, hold: Hold) -> None:
         if hold in self._inside:
@@ -164,7 +191,7 @@ class Room:
 
 
 class Rooms:
-    """Of one agent: one for each mutex and each way in which it is wanted."""
+    """Of one agent: one for each mutex and each terms on which it is wanted."""
 
     def __init__(self) -> None:
         self._rooms: dict[str, Room] = {}

@@ -1,7 +1,7 @@
 """The agent: one node, and a session with each job that comes to its door.
 
-    accept --of this user--> want --of this group--> a session --> the job's hold
-              '--a stranger: hang up     '--elsewhere
+    accept --a user it serves--> want --of this group--> a session --> the job's hold
+              '--a stranger: hang up       '--elsewhere
 
 When it is told to end, holders may finish within `leave_timeout` and are then told that their hold is lost; those who
 wait are hung up on, and ask the next agent. When it is killed, the kernel hangs up on all of them.
@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from softmutex import ConfigError, Node, SoftMutexError
-from softmutex.agent.link import USAGE, VERSION, Lines, Message, NotALink, pack
+from softmutex.agent.link import NOT_ACQUIRED, USAGE, VERSION, Lines, Message, NotALink, pack
 from softmutex.agent.place import Door, uid_of_peer
 from softmutex.agent.room import Rooms
 from softmutex.agent.session import Session, Wish
+from softmutex.agent.users import WORDS_OF_A_WISH, Limits, TooMuch, User, Users
+from softmutex.core.names import check_name
 from softmutex.runtime.options import BY_JOB, SETTINGS, read_one
 from softmutex.saying import logger
 from softmutex.urls import without_secrets
@@ -38,8 +40,9 @@ FIRST_WORDS = ("want", "look", "evict")
 
 
 class Server:
-    def __init__(self, node: Node, door: Door) -> None:
+    def __init__(self, node: Node, door: Door, limits: Limits | None = None) -> None:
         self._node = node
+        self._users = Users(limits)
         self._door = door
         self._sessions: set[asyncio.Task[None]] = set()
         self._rooms = Rooms()
@@ -55,12 +58,21 @@ class Server:
                 log.warning("a job could not be let in: %s", error)
                 await asyncio.sleep(0.1)
                 continue
-            if uid_of_peer(link) not in (None, os.geteuid()) or len(self._sessions) >= SESSIONS_MAX:
+            user = self._users.find(uid_of_peer(link))
+            if user is None or len(self._sessions) >= SESSIONS_MAX:
                 link.close()
                 continue
-            session = loop.create_task(self._attend(link))
+            if full := user.full():
+                turn_away(link, full)
+                continue
+            user.jobs += 1
+            session = loop.create_task(self._attend(link, user))
             self._sessions.add(session)
-            session.add_done_callback(self._sessions.discard)
+            session.add_done_callback(partial(self._is_over, user))
+
+    def _is_over(self, user: User, session: asyncio.Task[None]) -> None:
+        user.jobs -= 1
+        self._sessions.discard(session)
 
     async def close(self) -> None:
         """Hangs up on those who wait, gives holders time to finish, and closes the node."""
@@ -72,30 +84,36 @@ class Server:
             session.cancel()
         await asyncio.gather(*self._sessions, return_exceptions=True)
 
-    async def _attend(self, link: socket.socket) -> None:
+    async def _attend(self, link: socket.socket, user: User) -> None:
         with link:
             link.setblocking(False)
             lines = Lines()
             try:
                 async with asyncio.timeout(WISH_PATIENCE_S):
-                    want = await read_wish(link, lines)
-                    if want["is"] != "want":
-                        await asyncio.get_running_loop().sock_sendall(link, await self._answer(want))
-                        return
-                wish = self._take(link, want)
+                    want = await read_wish(link, lines, user.reads_most)
+                await user.say(WORDS_OF_A_WISH)
+                if want["is"] != "want":
+                    async with asyncio.timeout(WISH_PATIENCE_S):
+                        await asyncio.get_running_loop().sock_sendall(link, await self._answer(want, user))
+                    return
+                wish = self._take(link, want, user)
             except (OSError, NotALink, TimeoutError) as error:
                 log.debug("a job was not understood: %s", error)
                 return
             if wish is not None:
                 session = Session(
-                    link, wish, self._node, lines=lines, rooms=self._rooms, is_closing=lambda: self._closing
+                    *(link, wish, self._node),
+                    lines=lines,
+                    rooms=self._rooms,
+                    is_closing=lambda: self._closing,
+                    user=user,
                 )
                 try:
                     await session.attend()
                 except Exception:
                     log.exception("a session went wrong; the agent goes on")
 
-    def _take(self, link: socket.socket, want: Message) -> Wish | None:
+    def _take(self, link: socket.socket, want: Message, user: User) -> Wish | None:
         version = want.get("version")
         if isinstance(version, int | float) and version > VERSION:
             why = f"this agent speaks version {VERSION} of its protocol, and {version} is wanted. Start a newer agent."
@@ -107,17 +125,32 @@ class Server:
             return None
         link.send(pack("welcome", version=VERSION))
         try:
-            return wish_of(want)
+            wish = wish_of(want)
+            self._name(wish.name, user)
+            mine = self._node.settings().for_mutex(wish.name, {})
+            return replace(wish, keywords=user.check(mine, wish.keywords), purpose=user.words_of(wish.purpose))
+        except TooMuch as error:
+            link.send(pack("failed", code=NOT_ACQUIRED, error="limit", why=str(error)))
         except (ConfigError, TypeError, ValueError) as error:
             link.send(pack("failed", code=USAGE, error="config", why=str(error)))
-            return None
+        return None
 
-    async def _answer(self, question: Message) -> bytes:
+    def _name(self, name: str, user: User) -> None:
+        check_name(name)
+        if name not in self._node.running().mutexes:
+            user.name_new()
+
+    async def _answer(self, question: Message, user: User) -> bytes:
         try:
-            mutex = self._node.mutex(str(question.get("name")))
+            self._name(name := str(question.get("name")), user)
+            if question["is"] == "evict" and not user.may_evict:
+                return pack("failed", code=USAGE, error="config", why=user.why_no_eviction())
+            mutex = self._node.mutex(name)
             if question["is"] == "look":
                 return pack("seen", **asdict(await mutex.look()))
             return pack("evicted", holds=await mutex.evict(str(question.get("reason"))))
+        except TooMuch as error:
+            return pack("failed", code=NOT_ACQUIRED, error="limit", why=str(error))
         except SoftMutexError as error:
             return pack("failed", code=USAGE, error="config", why=str(error))
 
@@ -131,10 +164,17 @@ class Server:
         return ""
 
 
-async def read_wish(link: socket.socket, lines: Lines) -> Message:
+def turn_away(link: socket.socket, why: str) -> None:
+    """Says so to whoever listens."""
+    with link, contextlib.suppress(OSError):
+        link.setblocking(False)
+        link.send(pack("failed", code=NOT_ACQUIRED, error="limit", why=why))
+
+
+async def read_wish(link: socket.socket, lines: Lines, most: int) -> Message:
     loop = asyncio.get_running_loop()
     while True:
-        chunk = await loop.sock_recv(link, 65536)
+        chunk = await loop.sock_recv(link, most)
         if not chunk:
             raise ConnectionResetError("it hung up")
         if messages := lines.feed(chunk):
@@ -175,9 +215,9 @@ def wish_of(want: Message) -> Wish:
     )
 
 
-async def serve(node: Node, door: Door) -> None:
-    """Until it is cancelled. The node must be open; it is closed in the end."""
-    server = Server(node, door)
+async def serve(node: Node, door: Door, limits: Limits | None = None) -> None:
+    """Until it is cancelled. The node must be open; it is closed in the end. `limits`: of each user, for all users."""
+    server = Server(node, door, limits)
     try:
         await server.serve()
     finally:

@@ -20,14 +20,16 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from softmutex import AcquireTimeout, ConfigError, Hold, Isolated, Node, NodeClosed, SoftMutex, SoftMutexError
-from softmutex.agent.groups import kill_group
+from softmutex.agent.groups import kill_group, outlast_group
 from softmutex.agent.link import NOT_ACQUIRED, NOT_STARTED, USAGE, Lines, NotALink, pack
-from softmutex.agent.room import OnOverrun, Rooms
+from softmutex.agent.room import NOBODY, OnOverrun, Rooms
 from softmutex.agent.traced import below, is_of_one_trace
+from softmutex.agent.users import User
+from softmutex.core.events import from_seconds
 from softmutex.runtime.whom import purpose_of, purpose_of_job
 from softmutex.saying import logger
 
@@ -67,9 +69,10 @@ class Session:
         is_closing: Callable[[], bool] = lambda: False,
         lines: Lines | None = None,
         rooms: Rooms | None = None,
+        user: User = NOBODY,
     ) -> None:
         """`is_closing`: who still waits is not told of an end, so that it asks the next agent. `rooms`: those of the
-        agent, where there are other jobs."""
+        agent, where there are other jobs. `user`: whose job it is, by the kernel."""
         self._link = link
         self._wish = wish
         self._node = node
@@ -78,6 +81,7 @@ class Session:
         self._is_closing = is_closing
         self._lines = lines or Lines()
         self._rooms = rooms or Rooms()
+        self._user = user
         self._began_at = time.monotonic()
         self._since_s = time.time() if wish.since_s is None else wish.since_s
         self._news = asyncio.Event()
@@ -140,7 +144,7 @@ class Session:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                chunk = await loop.sock_recv(self._link, 65536)
+                chunk = await loop.sock_recv(self._link, self._user.reads_most)
                 messages = self._lines.feed(chunk)
             except (OSError, NotALink):
                 chunk, messages = b"", []
@@ -151,6 +155,7 @@ class Session:
                 self._end()
                 return
             self._news.set()
+            await self._user.say(len(messages))
 
     def _on_message(self, message: Mapping[str, Any]) -> None:
         match message:
@@ -219,10 +224,23 @@ class Session:
             raise outcome
 
     def _make(self, on_overrun: OnOverrun) -> SoftMutex:
-        said = "release" if self._wish.on_overrun == "release" else on_overrun
-        return SoftMutex._on(
-            self._node, self._wish.name, {**self._wish.keywords, "on_lost": "continue", "on_overrun": said}
-        )
+        """As all jobs want it that wait in one room; what is this job's own comes with its turn."""
+        keywords = {"on_lost": "continue", "on_overrun": on_overrun, **self._terms()}
+        return SoftMutex._on(self._node, self._wish.name, keywords)
+
+    def _terms(self) -> dict[str, Any]:
+        return {key: value for key, value in self._wish.keywords.items() if key != "max_hold"}
+
+    def _make_mine(self, hold: Hold) -> None:
+        policy, said = hold._policy, self._wish.keywords
+        if "max_hold" in said:
+            limit_s = said["max_hold"]
+            policy = replace(policy, max_hold=None if limit_s is None else from_seconds(limit_s))
+        if self._wish.on_overrun == "release":
+            policy = replace(policy, on_overrun="release")
+        hold._purpose = purpose_of(policy.purpose)  # the claim was another job's once
+        if policy is not hold._policy and hold._local is not None:
+            hold._local.bind(hold, policy)
 
     @asynccontextmanager
     async def _turn_of(self, limit_s: float | None, telling: asyncio.Task[None] | None) -> AsyncIterator[Hold]:
@@ -241,16 +259,16 @@ class Session:
     async def _in_turn(self, limit_s: float | None) -> AsyncIterator[Hold]:
         wish = self._wish
         if limit_s == 0:  # a try is no wait
-            async with self._make(self._on_overrun).hold(0) as hold:
+            async with self._user.turn(0), self._make(self._on_overrun).hold(0) as hold:
+                self._make_mine(hold)
                 yield hold
             return
-        key = repr((wish.name, sorted(wish.keywords.items()), wish.on_overrun == "release"))
-        async with (
-            self._rooms.room(key, self._make) as room,
-            room.turn(self._since_s, time.time(), limit_s, wish.keep_s, self._on_overrun) as hold,
-        ):
-            hold._purpose = purpose_of(hold._policy.purpose)  # the claim was another job's once
-            yield hold
+        key, begun = repr((wish.name, sorted(self._terms().items()))), time.monotonic()
+        async with self._user.turn(limit_s), self._rooms.room(key, self._make) as room:
+            left_s = limit_s and max(0.001, limit_s - (time.monotonic() - begun))
+            async with room.turn(self._since_s, time.time(), left_s, wish.keep_s, self._on_overrun, self._user) as hold:
+                self._make_mine(hold)
+                yield hold
 
     async def _hold_it(self) -> None:
         limit_s = self._wish.timeout_s
@@ -273,7 +291,7 @@ class Session:
             await self._watch_over(hold)
             self._hold = None
             if self._killed and self._group:
-                await kill_group(self._group, log.warning)
+                await (kill_group if self._user.limits is None else outlast_group)(self._group, log.warning)
 
     async def _watch_over(self, hold: Hold) -> None:
         over = asyncio.create_task(self._until(lambda: self._over))

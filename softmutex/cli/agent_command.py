@@ -1,9 +1,11 @@
 """`softmutex agent`: one node for all jobs of this user on this host, which ask it over a Unix socket.
 
 It is found by `softmutex run`, `softmutex.client` and the plug-ins at /tmp/softmutex-<uid>/agent.sock, or where
-SOFTMUTEX_AGENT says. Only this user is let in. SIGTERM ends it in good order: who waits asks the next agent, who holds
-has `leave_timeout` to finish and is told then. Under systemd it takes the socket that is handed over, and says when it
-is ready (`softmutex agent --print-units` prints the units).
+SOFTMUTEX_AGENT says. Only this user is let in. With --system it is one node for all users of this host, found at
+/run/softmutex/agent.sock by whoever has no agent of his own; the kernel says who asks, and each user has limits.
+SIGTERM ends it in good order: who waits asks the next agent, who holds has `leave_timeout` to finish and is told then.
+Under systemd it takes the socket that is handed over, and says when it is ready (`softmutex agent --print-units` prints
+the units).
 """
 
 from __future__ import annotations
@@ -20,30 +22,49 @@ from pathlib import Path
 
 from softmutex import Node, SoftMutexError
 from softmutex.agent.link import NOT_STARTED
-from softmutex.agent.place import Door, path_of
+from softmutex.agent.place import OF_HOST, Door, path_of
 from softmutex.agent.server import serve
+from softmutex.agent.users import Limits
 from softmutex.cli import tracing
 from softmutex.cli.settings import add_node_flags, node_settings
 from softmutex.core.errors import ConfigError
 from softmutex.runtime.config import Settings
 
 UNITS = ("softmutex-agent.socket", "softmutex-agent.service")
+UNITS_OF_HOST = ("softmutex-system.socket", "softmutex-system.service")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--socket", metavar="PATH", help="where to listen; else SOFTMUTEX_AGENT, else /tmp/softmutex-<uid>"
     )
-    parser.add_argument("--print-units", action="store_true", help="print units for systemd --user, and end")
+    parser.add_argument(
+        "--system", action="store_true", help="for all users of this host, at /run/softmutex/agent.sock"
+    )
+    most = Limits()
+    parser.add_argument(
+        "--jobs-per-user", type=at_least_one, metavar="N", help=f"of one user at once, with --system; {most.jobs}"
+    )
+    parser.add_argument(
+        "--turns-per-user", type=at_least_one, metavar="N", help=f"of them in the queue or holding; {most.turns}"
+    )
+    parser.add_argument(
+        "--print-units",
+        action="store_true",
+        help="print units for systemd --user (with --system: for systemd), and end",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="say what happens")
     add_node_flags(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     if arguments.print_units:
-        sys.stdout.write(units())
+        sys.stdout.write(units(arguments.system))
         return 0
-    path = arguments.socket or path_of()
+    if not arguments.system and (arguments.jobs_per_user or arguments.turns_per_user):
+        raise ConfigError("limits for each user are for an agent of all users: --system.")
+    limits = Limits(arguments.jobs_per_user or Limits().jobs, arguments.turns_per_user or Limits().turns)
+    path = arguments.socket or (OF_HOST if arguments.system else path_of())
     if path is None:
         raise ConfigError("SOFTMUTEX_AGENT=off, so no job would find this agent. Unset it, or give --socket PATH.")
     logging.basicConfig(
@@ -51,7 +72,7 @@ def main(arguments: argparse.Namespace) -> int:
     )
     tracing.set_up()
     try:
-        asyncio.run(run(node_settings(arguments), path))
+        asyncio.run(run(node_settings(arguments), path, limits if arguments.system else None))
     except ConfigError:
         raise
     except (SoftMutexError, OSError) as error:
@@ -62,16 +83,22 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def run(settings: Settings, path: str) -> None:
+def at_least_one(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError
+    return number
+
+
+async def run(settings: Settings, path: str, limits: Limits | None) -> None:
     """The door first: that another agent is there is known at once. Then the node, and only then is anybody let in."""
-    door = Door(path)
+    door = Door(path, of_host=limits is not None)
     node = Node._of(settings)
     try:
         await node.open()
     except BaseException:
         door.close()
         raise
-    serving = asyncio.create_task(serve(node, door))
+    serving = asyncio.create_task(serve(node, door, limits))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, serving.cancel)
@@ -88,8 +115,9 @@ def tell_systemd(what: str) -> None:
             notify.sendto(what.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 
-def units() -> str:
+def units(of_host: bool) -> str:
     """With this interpreter: what is not on the path of systemd (a virtual environment) is found all the same."""
     here, command = Path(__file__).with_name("units"), f"{sys.executable} -m softmutex"
-    texts = {name: (here / name).read_text().replace("@SOFTMUTEX@", command) for name in UNITS}
-    return "\n".join(f"# ~/.config/systemd/user/{name}\n{text}" for name, text in texts.items())
+    names, directory = (UNITS_OF_HOST, "/etc/systemd/system") if of_host else (UNITS, "~/.config/systemd/user")
+    texts = {name: (here / name).read_text().replace("@SOFTMUTEX@", command) for name in names}
+    return "\n".join(f"# {directory}/{name}\n{text}" for name, text in texts.items())

@@ -15,8 +15,8 @@ of that group, SIGKILL too; nothing of the group is left running after a signal.
 the command holds (by spaces), SOFTMUTEX_EPOCH the generation of the last one's token. Where the hold is traced
 (`cli/tracing.py`), TRACEPARENT is its span, below the one that TRACEPARENT named.
 
-Where an agent of this user is there (`softmutex agent`), in the group that is wanted, it is asked. Else, or with
---no-agent, the command has a node of its own. What the flags, the environment or the file say of the
+Where an agent of this user or of this host is there (`softmutex agent`), in the group that is wanted, it is asked.
+Else, or with --no-agent, the command has a node of its own. What the flags, the environment or the file say of the
 group counts; where they say nothing, the agent's group is the one.
 """
 
@@ -121,17 +121,17 @@ def main(arguments: argparse.Namespace) -> int:
 
     def call() -> supervise.Socket | None:
         alone = arguments.no_agent or has_own_place(arguments)
-        path = None if alone else place.path_of()
-        if path is None:
+        paths = [] if alone else place.paths_of()
+        if not paths:
             return None
         options = {key: mutex[key] for key in sorted(BY_JOB) if mutex.given(key)}
         where = {key: node[key] for key in ("group", "membership") if node.given(key)}
         want = {"name": name, "timeout": left_s(), "said": timeout_s, "on_overrun": on_overrun, "options": options}
         want |= {"place": where, "trace": traced.of_environment(os.environ), "purpose": purpose, "progress": progress}
         try:
-            return place.call(path, want)
+            return place.call_any(paths, want)
         except (place.NoAgent, place.Elsewhere) as error:
-            if os.path.exists(path) and str(error) not in told:
+            if any(map(os.path.exists, paths)) and str(error) not in told:
                 told.add(str(error))
                 job.whisper(f"{error}; joining alone")
             return None

@@ -5,7 +5,7 @@
     with SoftMutex("nightly-ftp", timeout=600) as hold:        # or `async with`
         ...
 
-    program -- want, take --> softmutex agent (one for all programs of this user on this host) --> the group
+    program -- want, take --> softmutex agent (of this user on this host, or of the host) --> the group
 
 What it decides: the kernel tells the agent when this program dies, for then the socket closes, and the other way round.
 So nothing has to be renewed, and no thread has to run for that: a loss is read from the socket when `hold.lost` is
@@ -238,8 +238,8 @@ class SoftMutex(Threads[Hold]):
     """A soft mutex that the agent of this user holds for this program, for threads and for asyncio.
 
     `timeout` as everywhere: seconds, 0 to try, None to wait for ever. `agent` is the path of its socket; without it,
-    what SOFTMUTEX_AGENT says, else /tmp/softmutex-<uid>/agent.sock. `place={"group": ..., "membership": ...}` makes
-    sure of the agent's group: `Elsewhere` if it is in another one.
+    what SOFTMUTEX_AGENT says, else /tmp/softmutex-<uid>/agent.sock, else that of the host, /run/softmutex/agent.sock.
+    `place={"group": ..., "membership": ...}` makes sure of the agent's group: `Elsewhere` if it is in another one.
 
     Among the jobs of an agent who waits longest comes first, also where the agent was restarted meanwhile. A job that
     asks again later says `since`, when it first asked (seconds since 1970), and for how long after a timeout its place
@@ -308,20 +308,19 @@ class SoftMutex(Threads[Hold]):
         return int(self._ask("evicted", "evict", reason=reason)["holds"])
 
     def _ask(self, answer: str, kind: str, **values: str) -> Message:
-        said = place.ask(self._where(), kind, name=self.name, **values)
+        said = place.ask_any(self._where(), kind, name=self.name, **values)
         if said.get("is") != answer:
             raise SoftMutexError(f"the mutex {self.name!r}: {said.get('why', said)}")
         return said
 
-    def _where(self) -> str:
-        path = self._path or place.path_of()
-        if path is None:
+    def _where(self) -> list[str]:
+        paths = [self._path] if self._path else place.paths_of()
+        if not paths:
             raise NoAgent("SOFTMUTEX_AGENT=off: no agent is to be asked. Unset it, or give agent=PATH.")
-        return path
+        return paths
 
     def _call(self, talk: Talk) -> socket.socket:
-        path = self._where()
-        link = place.call(path, talk.want())
+        link = place.call_any(self._where(), talk.want())
         _links.add(link)
         return link
 

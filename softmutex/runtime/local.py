@@ -42,7 +42,7 @@ from softmutex.core.machine import Algorithm, WhenIsolated
 from softmutex.core.messages import PastHold, Remember
 from softmutex.runtime.claim import Claim, Progress, no_longer_alone
 from softmutex.runtime.statistics import Durations, MutexCounts, MutexStatistics, Overlaps
-from softmutex.runtime.terms import Terms
+from softmutex.runtime.terms import Policy, Terms
 from softmutex.runtime.whom import cut, of_this_process
 from softmutex.saying import logger
 
@@ -226,6 +226,17 @@ class LocalMutex:
         claim._on_settled()
         if not grant.alone:
             self.tell_lost(claim, LostReason.OVERLAP)
+
+    def bind(self, claim: Claim, policy: Policy) -> None:
+        """Whose hold it becomes by now has terms of its own: its max_hold begins."""
+        if claim._progress is not Progress.HELD:
+            return
+        claim._policy = policy
+        claim._overruns_at = None if policy.max_hold is None else self.node.now() + policy.max_hold
+        if claim._overruns_at is None:
+            self.node.timers.cancel((self, "overrun", claim._request))
+        else:
+            self.node.timers.set((self, "overrun", claim._request), claim._overruns_at, self.overrun, claim)
 
     def lose(self, request: RequestId, reason: LostReason) -> None:
         claim = self.holding.get(request)

@@ -46,7 +46,7 @@ async def test_a_daemon_may_be_the_agent(environ: dict[str, str], tmp_path: Path
 
 
 def test_the_units_are_written_to_two_files(environ: dict[str, str], tmp_path: Path):
-    [script] = [block.code for block in blocks(PAGE) if "csplit" in block.code]
+    script, of_host = (block.code for block in blocks(PAGE) if "csplit" in block.code)
     lines = [line for line in script.splitlines() if not line.startswith(("systemctl", "loginctl"))]
     words = {**environ, "HOME": str(tmp_path), "PATH": f"{SOFTMUTEX.parent}:{environ['PATH']}"}
     subprocess.run(["bash", "-ec", "\n".join(lines)], env=words, check=True, capture_output=True)
@@ -54,3 +54,6 @@ def test_the_units_are_written_to_two_files(environ: dict[str, str], tmp_path: P
     assert sorted(path.name for path in units.iterdir()) == ["softmutex-agent.service", "softmutex-agent.socket"]
     assert "ListenStream=" in (units / "softmutex-agent.socket").read_text()
     assert "ExecStart=" in (units / "softmutex-agent.service").read_text()
+    subprocess.run(["bash", "-ec", "\n".join(of_host.splitlines()[2:-1])], cwd=units, env=words, check=True)
+    assert "agent --system" in (units / "softmutex-system.service").read_text()
+    assert "/run/softmutex/" in (units / "softmutex-system.socket").read_text()

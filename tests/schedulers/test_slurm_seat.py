@@ -131,8 +131,9 @@ async def test_others_of_the_group_wait_no_longer_than_the_bridge_and_one_job(
 
         waits = asyncio.create_task(enter())
         await until(lambda: other.mutex("link").statistics().waiting == 1, "the other does not wait")
+        await other.mutex("link").look()  # the releaser's node has heard of it, too
         table.end(1)
-        await waits
+        await asyncio.wait_for(waits, PATIENCE_S)
         await until(lambda: table.runs(2), "the second does not start")
         table.end(2)
         await until(lambda: table.runs(3), "the third does not start")
