@@ -16,6 +16,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Generator
@@ -31,15 +32,16 @@ from tests.leaks import Census
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 INSTALL = "sudo .ci/install-system"
 
-# No deadline: on a shared machine a slow example is no finding. In CI the examples are the same in every run.
-settings.register_profile("here", deadline=None)
+# No deadline: on a shared machine a slow example is no finding. In CI the examples are many, and the same in every run.
+settings.register_profile("here", deadline=None, max_examples=30)
+settings.register_profile("all", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-settings.load_profile("ci" if IN_CI else "here")
 
 
 # --- side by side ----------------------------------------------------------------------------------------------------
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process of a test would compile the whole package again
+sys.dont_write_bytecode = False  # and so would each worker all tests
 QUIET = os.nice(0)
 BELOW_ALL_OTHERS_S = 1800.0
 PLAN_FILE = pytest.StashKey[Path]()
@@ -190,6 +192,7 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # after `nohup` we still do, but what we start does not
         signal.signal(signal.SIGHUP, lambda *_: None)
+    settings.load_profile("ci" if IN_CI else "all" if config.getoption("--all") else "here")
     config.stash[NEEDS] = Needs()
     if is_worker(config):
         a_place_of_its_own(config)

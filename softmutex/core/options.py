@@ -12,11 +12,12 @@ float, a str, one of a StrEnum, or None beside one of these.
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Self, get_args, get_type_hints
+from typing import Any, NamedTuple, Self, get_args, get_type_hints
 
 from softmutex.core.errors import ConfigError
 
@@ -31,16 +32,14 @@ class Options:
     """No switches. Derive from it, and give every field a default."""
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
-        for each in fields(self):
-            value, kinds = getattr(self, each.name), get_args(hints[each.name]) or (hints[each.name],)
-            if value is None and type(None) in kinds:
+        for name, kind, may_be_none, bounds in _switches(type(self)):  # type: ignore[arg-type]  # a class has a hash
+            value = getattr(self, name)
+            if value is None and may_be_none:
                 continue
-            kind = next(kind for kind in kinds if kind is not type(None))
             if issubclass(kind, StrEnum) and value in list(kind):
-                object.__setattr__(self, each.name, kind(value))
-            elif wanted := _what_it_should_be(kind, value, each.metadata):
-                raise ConfigError(f"{each.name} is {value!r}, give {wanted}")
+                object.__setattr__(self, name, kind(value))
+            elif wanted := _what_it_should_be(kind, value, bounds):
+                raise ConfigError(f"{name} is {value!r}, give {wanted}")
 
     @classmethod
     def read(cls, given: Mapping[str, Any], algorithm: str) -> Self:
@@ -56,6 +55,24 @@ class Options:
             return cls(**given)
         except ConfigError as error:
             raise ConfigError(f"{algorithm!r}: {error}") from None
+
+
+class _Switch(NamedTuple):
+    name: str
+    kind: type
+    may_be_none: bool
+    bounds: Mapping[str, float]
+
+
+@functools.cache
+def _switches(options: type[Options]) -> list[_Switch]:
+    hints = get_type_hints(options)
+    found = []
+    for each in fields(options):
+        kinds = get_args(hints[each.name]) or (hints[each.name],)
+        kind = next(kind for kind in kinds if kind is not type(None))
+        found.append(_Switch(each.name, kind, type(None) in kinds, each.metadata))
+    return found
 
 
 def _what_it_should_be(kind: type, value: object, bounds: Mapping[str, float]) -> str:

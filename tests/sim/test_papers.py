@@ -14,7 +14,7 @@ from softmutex import plugins
 from softmutex.cli import main
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import SECOND
-from softmutex.sim import Scenario, TokenLoss, papers, papers_000, papers_pictures, papers_runs, simulate
+from softmutex.sim import Scenario, TokenLoss, papers, papers_000, papers_003, papers_pictures, papers_runs, simulate
 from softmutex.sim.many import Rounds, count
 from softmutex.sim.papers_cells import QUICK, Cell, Effort, Verdict, count_cell, range_cell
 from softmutex.sim.papers_runs import (
@@ -42,12 +42,17 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shortest runs that still go all the way, for what does not depend on the figures."""
 
     def cut_short(job: PaperRun) -> Findings:
-        longest = 3_000.0 if job.loss_every_s is None else 2.5 * job.loss_every_s
+        longest = 1_000.0 if job.loss_every_s is None else 2.5 * job.loss_every_s
         found = perform(job._replace(duration_s=min(job.duration_s, longest)))
         return dataclasses.replace(found, job=job)
 
+    def few_units(job: papers_003.RingRun) -> papers_003.RingFindings:
+        return papers_003_perform(job._replace(units=min(job.units, 3_000)))
+
+    papers_003_perform = papers_003.perform
     monkeypatch.setattr(papers, "QUICK", TINY)
     monkeypatch.setattr(papers_runs, "perform", cut_short)
+    monkeypatch.setattr(papers_003, "perform", few_units)
 
 
 # --- what is looked at in a run ---------------------------------------------------------------------------------------

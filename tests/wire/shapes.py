@@ -3,6 +3,7 @@
 The codec derives itself from the same annotations, by other code: what is compared in these tests has two sources.
 """
 
+import functools
 import types
 from collections.abc import Iterator
 from enum import IntEnum
@@ -98,6 +99,7 @@ def texts(most: int) -> st.SearchStrategy[str]:
     return st.text(st.characters(codec="utf-8"), max_size=most // 4) | st.text("aé", max_size=most // 2)
 
 
+@functools.cache  # hypothesis takes longer to look at a new one than to draw from one it knows
 def values(annotation: Any) -> st.SearchStrategy[Any]:
     kind, of, most = shape_of(annotation)
     match kind:
@@ -119,6 +121,7 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
     return st.tuples(*map(values, fields_of(of).values())).map(of._make)
 
 
+@functools.cache
 def frames(cls: type | None = None) -> st.SearchStrategy[Frame]:
     nodes = st.integers(1, MOST)
     message = values(cls) if cls else st.sampled_from(CLASSES).flatmap(values)
