@@ -13,7 +13,7 @@ from typing import Any
 from softmutex import plugins, values
 from softmutex.cli import DATA, Mistake, complain
 from softmutex.core.errors import ConfigError
-from softmutex.sim import campaign, compare, nemesis, papers, picture, report, scenarios, tracefile
+from softmutex.sim import campaign, compare, engine, nemesis, papers, picture, report, scenarios, tracefile
 from softmutex.sim.faults import Churn, Fault, Kill, Partition, TokenLoss, fault_to_json
 from softmutex.sim.progress import bar
 from softmutex.sim.result import Result
@@ -166,6 +166,7 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
     add("--algorithms", default="", metavar="A,B,C", help="which ones (default: all that are installed)")
     add("--seed", type=whole, default=1, metavar="S")
     add("--entries", type=whole, default=400, metavar="N", help="how often A runs in each measurement (default: 400)")
+    _engine_arguments(parser)
     add("--json", action="store_true", help="one JSON object instead of a table")
     add("--plot", metavar="FILE.png", help="draw the table")
 
@@ -173,8 +174,8 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
 def _compare(arguments: argparse.Namespace) -> int:
     names = [name for name in arguments.algorithms.split(",") if name]
     draw = picture.prepare(arguments.plot) if arguments.plot else None
-    with bar("compare") as progress:
-        rows = compare.measure(names, arguments.nodes, arguments.seed, arguments.entries, progress)
+    with bar("compare") as progress, engine.on(arguments.on, arguments.jobs) as found:
+        rows = compare.measure(names, arguments.nodes, arguments.seed, arguments.entries, progress, found)
     if draw is not None:
         draw(picture.comparison, rows)
     sys.stdout.write(compare.as_json(rows) if arguments.json else compare.as_text(rows))
@@ -214,7 +215,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
     add("--for", type=seconds, dest="how_long", metavar="T", help="as many seeds as there is time for: 1h, 20m")
     add("--seeds", type=whole, metavar="N", help="how many seeds (default: 100; of a named scenario 10)")
     add("--seed", type=whole, metavar="S", help="the first one (default: 1), the only one if nothing else is said")
-    add("--jobs", type=whole, default=1, metavar="K", help="processes side by side (default: 1)")
+    _engine_arguments(parser)
     add("--nodes", type=_sizes, default=(nemesis.FEWEST, nemesis.MOST), metavar="LO:HI", help="sizes (default: 2:200)")
     add(
         "--shrink-for", type=seconds, default=campaign.SHRINKING_S, metavar="T", help="at most, a failure (default: 60)"
@@ -222,6 +223,12 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
     add("--scenario", metavar="NAME", help=f"instead: all, or one of {', '.join(scenarios.MATRIX)}")
     add("--algorithm", default="wandering", metavar="A", help="which one (default: wandering)")
     add("--json", action="store_true", help="JSON: one object, or with --scenario one a run")
+
+
+def _engine_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--jobs", type=whole, default=1, metavar="K", help="processes side by side (default: 1)")
+    add("--on", metavar="ADDRESS", help="a Dask scheduler, such as tcp://scheduler:8786: its workers do it")
 
 
 def _sizes(text: str) -> tuple[int, int]:
@@ -237,12 +244,13 @@ def _sizes(text: str) -> tuple[int, int]:
 
 def _check(arguments: argparse.Namespace) -> int:
     plugins.algorithm(arguments.algorithm)
-    if arguments.jobs < 1:
-        raise Mistake(f"softmutex sim check: --jobs is {arguments.jobs}: give 1 or more")
-    return _check_matrix(arguments) if arguments.scenario else _check_at_random(arguments)
+    if arguments.scenario:
+        return _check_matrix(arguments)
+    with engine.on(arguments.on, arguments.jobs) as found:
+        return _check_at_random(arguments, found)
 
 
-def _check_at_random(arguments: argparse.Namespace) -> int:
+def _check_at_random(arguments: argparse.Namespace, where: engine.Engine) -> int:
     begun = time.monotonic()
     how_many = arguments.seeds
     if how_many is None and arguments.how_long is None:
@@ -254,7 +262,7 @@ def _check_at_random(arguments: argparse.Namespace) -> int:
     )
     adds_up, broken = campaign.Campaign(arguments.algorithm), []
     with bar("nemesis") as progress:
-        for outcome in campaign.outcomes(plans, arguments.jobs, until):
+        for outcome in campaign.outcomes(plans, where, until):
             adds_up.add(outcome)
             for law, what in outcome.broken.items():
                 if len(adds_up.failures[law]) <= campaign.SHRUNK_OF_A_LAW:
@@ -267,7 +275,7 @@ def _check_at_random(arguments: argparse.Namespace) -> int:
                 progress(min(1.0, max(passed, adds_up.runs / how_many if how_many else 0.0)))
     wall_s = time.monotonic() - begun
     smallest = []
-    for found in campaign.smallest(broken, arguments.jobs, arguments.shrink_for):
+    for found in campaign.smallest(broken, where, arguments.shrink_for):
         smallest.append(found)
         if not arguments.json:
             sys.stdout.write(f"seed {found.seed}, made smaller: {found.what}\nreplay: {found.command}\n")

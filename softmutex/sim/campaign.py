@@ -2,31 +2,29 @@
 
 A campaign that finds nothing proves only as much as it looked at. So each run tells which laws had something to look at
 that no fault excused (`Laws.looked`), and what the machines did (messages, timers, facts), and the end shows both for
-each kind of weather: a law that was never looked at under a weather, or a rule that never fired, is a finding as well.
+each kind of weather: a law that was never looked at under a weather, or a rule that never fired (`rules.py`), is a
+finding as well.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count, islice, takewhile
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from softmutex import plugins
 from softmutex.core.events import FactKind
 from softmutex.core.laws import Law
 from softmutex.core.messages import name_of
-from softmutex.sim import nemesis, report
+from softmutex.sim import nemesis, report, rules
+from softmutex.sim.engine import Engine, map_on
 from softmutex.sim.run import simulate
 from softmutex.sim.shrink import shrink
 
 SHRUNK_OF_A_LAW = 3  # seeds; the others are named only
 SHRINKING_S = 60.0
-AHEAD = 3  # seeds that wait for each worker
-T = TypeVar("T")
 
 
 class Plan(NamedTuple):
@@ -44,7 +42,7 @@ class Outcome(NamedTuple):
     nodes: int
     weather: tuple[str, ...]
     looked: Mapping[str, int]
-    did: frozenset[str]  # messages, timers, facts
+    did: Mapping[str, int]  # messages, timers, facts, and how often
     broken: Mapping[str, str]  # law -> the first time
     events: int
     virtual_s: float
@@ -71,7 +69,7 @@ def run(plan: Plan) -> Outcome:
         scenario.nodes,
         nemesis.weather_of(scenario),
         {str(law): times for law, times in result.looked.items() if times},
-        frozenset(result.sent) | frozenset(result.seen),
+        {**result.sent, **result.seen},
         broken,
         result.events,
         scenario.duration_s + result.calm_s,
@@ -85,37 +83,17 @@ def run_smaller(plan: Plan, law: str, patience_s: float) -> Smallest:
     return Smallest(plan.seed, law, what, report.command(smallest))
 
 
-def outcomes(plans: Iterable[Plan], jobs: int, until: float | None = None) -> Iterator[Outcome]:
-    """As they come; none is begun after `until`, by the monotonic clock."""
-    timed = takewhile(lambda plan: until is None or time.monotonic() < until, plans)
-    return _side_by_side(((run, (plan,)) for plan in timed), jobs)
+def outcomes(plans: Iterable[Plan], engine: Engine, until: float | None = None) -> Iterator[Outcome]:
+    """In their order; none is begun after `until`, by the monotonic clock."""
+    return map_on(engine, run, takewhile(lambda plan: until is None or time.monotonic() < until, plans))
 
 
-def smallest(plans: Iterable[tuple[Plan, str]], jobs: int, patience_s: float = SHRINKING_S) -> Iterator[Smallest]:
-    return _side_by_side(((run_smaller, (plan, law, patience_s)) for plan, law in plans), jobs)
+def smallest(plans: Iterable[tuple[Plan, str]], engine: Engine, patience_s: float = SHRINKING_S) -> Iterator[Smallest]:
+    return engine.run((run_smaller, (plan, law, patience_s)) for plan, law in plans)
 
 
 def seeds(first: int, how_many: int | None) -> Iterator[int]:
     return count(first) if how_many is None else islice(count(first), how_many)
-
-
-def _side_by_side(calls: Iterator[tuple[Callable[..., T], tuple[Any, ...]]], jobs: int) -> Iterator[T]:
-    if jobs == 1:
-        yield from (call(*arguments) for call, arguments in calls)
-        return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        waiting: set[Future[T]] = set()
-        try:
-            while True:
-                for call, arguments in islice(calls, jobs * AHEAD - len(waiting)):
-                    waiting.add(pool.submit(call, *arguments))
-                if not waiting:
-                    return
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 # --- what all of them showed -----------------------------------------------------------------------------------------
@@ -134,7 +112,7 @@ class Campaign:
         self.seeds_with: Counter[str] = Counter()  # weather -> seeds
         self.looked: dict[str, Counter[str]] = defaultdict(Counter)  # weather -> law -> seeds
         self.broken: dict[str, Counter[str]] = defaultdict(Counter)  # the same, broken
-        self.did: dict[str, Counter[str]] = defaultdict(Counter)  # weather -> what machines did -> seeds
+        self.did: dict[str, Counter[str]] = defaultdict(Counter)  # weather -> what machines did -> how often
 
     def add(self, outcome: Outcome) -> None:
         self.runs += 1
@@ -147,7 +125,7 @@ class Campaign:
             self.seeds_with[weather] += 1
             self.looked[weather].update(dict.fromkeys(outcome.looked, 1))
             self.broken[weather].update(dict.fromkeys(outcome.broken, 1))
-            self.did[weather].update(dict.fromkeys(outcome.did, 1))
+            self.did[weather].update(outcome.did)
 
     def broken_seeds(self) -> int:
         return len({seed for seeds in self.failures.values() for seed in seeds})
@@ -160,10 +138,8 @@ class Campaign:
         done = {name for counter in self.did.values() for name in counter}
         return [name for name in known if name not in done]
 
-    def not_done_in(self, weather: str) -> list[str]:
-        """What they did elsewhere, and never there."""
-        done = {name for counter in self.did.values() for name in counter}
-        return sorted(done - self.did[weather].keys())
+    def silent(self) -> list[tuple[str, str]]:
+        return rules.silent(self.algorithm, self.did, self.seeds_with)
 
     def to_json(self, wall_s: float) -> dict[str, Any]:
         return {
@@ -179,6 +155,8 @@ class Campaign:
                 for weather, number in sorted(self.seeds_with.items())
             },
             "did": {weather: dict(sorted(counter.items())) for weather, counter in sorted(self.did.items())},
+            "fired": {weather: rules.fired(self.algorithm, did) for weather, did in sorted(self.did.items())},
+            "silent": self.silent(),
             "never_done": self.never_done(),
         }
 
@@ -192,15 +170,27 @@ class Campaign:
         for weather, number in sorted(self.seeds_with.items(), key=lambda pair: (-pair[1], pair[0])):
             cells = [f"{self._cell(weather, law):>12}" for law in laws]
             yield "  ".join([f"{weather:<14}", f"{number:>6}", *cells])
+        yield from self._fired()
         if never := self.never_done():
             yield f"never done: {', '.join(never)}"
-        for weather in sorted(self.seeds_with):
-            if missing := self.not_done_in(weather):
-                yield f"not done under {weather}: {', '.join(missing)}"
         rate = self.runs / wall_s * 3600 if wall_s else 0.0
         long_s, events = self.virtual_s / max(1, self.runs), self.events / max(1, self.runs)
         each = f"{long_s:.0f} virtual seconds and {events:,.0f} events each"
         yield f"{self.broken_seeds()} of {self.runs} seeds broken; {rate:,.0f} seeds an hour, {each}"
+
+    def _fired(self) -> Iterator[str]:
+        """A line a rule, a column a kind of weather."""
+        found = {weather: rules.fired(self.algorithm, did) for weather, did in self.did.items()}
+        columns = sorted(found, key=lambda weather: (-self.seeds_with[weather], weather))
+        names = list(dict.fromkeys(name for weather in columns for name in found[weather]))
+        widest = max(map(len, names), default=0)
+        yield "how often each rule fired (what no rule of the table shows stands under its own name)"
+        yield "  ".join([f"{'':<{widest}}", *(f"{weather:>{max(9, len(weather))}}" for weather in columns)])
+        for name in names:
+            cells = [f"{found[weather].get(name, 0):>{max(9, len(weather))},}" for weather in columns]
+            yield "  ".join([f"{name:<{widest}}", *cells])
+        for name, weather in self.silent():
+            yield f"finding: {name!r} never fired under {weather} ({self.seeds_with[weather]} seeds), which it is for"
 
     def _cell(self, weather: str, law: str) -> str:
         broken = self.broken[weather][law]

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from softmutex import plugins
 from softmutex.core import wire
 from softmutex.core.events import SECOND, Effect, Event, Instant, NodeId, Received, Send
+from softmutex.sim.engine import Engine, Here
 from softmutex.sim.faults import Churn, Kill
 from softmutex.sim.result import Result, percentile
 from softmutex.sim.run import Progress, simulate
@@ -70,19 +71,24 @@ class Compared:
 
 
 def measure(
-    names: Sequence[str], sizes: Sequence[int], seed: int, entries: int, progress: Progress | None = None
+    names: Sequence[str],
+    sizes: Sequence[int],
+    seed: int,
+    entries: int,
+    progress: Progress | None = None,
+    engine: Engine | None = None,
 ) -> list[Compared]:
     chosen = list(names)
     if not chosen:
         chosen = [name for name in plugins.installed(plugins.Role.ALGORITHM) if not plugins.algorithm(name).elects]
     for name in chosen:
         plugins.algorithm(name)  # before a long run, not in the middle of it
+    wanted = [(one_row, (name, nodes, seed, entries)) for nodes in sizes for name in chosen]
     rows = []
-    for nodes in sizes:
-        for name in chosen:
-            rows.append(one_row(name, nodes, seed, entries))
-            if progress is not None:
-                progress(len(rows) / (len(sizes) * len(chosen)))
+    for row in (engine or Here()).run(iter(wanted)):
+        rows.append(row)
+        if progress is not None:
+            progress(len(rows) / len(wanted))
     return rows
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from softmutex.core.errors import ConfigError
 from softmutex.sim import (
+    engine,
     goals_queue,
     goals_table,
     papers_000,
@@ -52,17 +53,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--plot", metavar="DIR", help="also draw each table and figure, as DIR/NAME.png")
     add("--quick", action="store_true", help="fewer and shorter runs: half a minute instead of four")
     add("--jobs", type=int, default=1, metavar="CORES", help="how many cores to use (default: 1)")
+    add("--on", metavar="ADDRESS", help="a Dask scheduler, such as tcp://scheduler:8786: its workers do it")
     add("--nodes", type=int, nargs="+", default=[], metavar="N", help="for wandering: which sizes of the group")
 
 
 def main(arguments: argparse.Namespace) -> int:
     exhibits = choose(arguments.names)
-    if arguments.jobs < 1:
-        raise ConfigError(f"--jobs is {arguments.jobs}: give the number of cores to use, 1 or more")
     directory = _prepare(arguments.plot) if arguments.plot is not None else None
     effort = _effort(arguments, exhibits)
+    with engine.on(arguments.on, arguments.jobs) as found:
+        return _reproduce(arguments, exhibits, effort, Runner(found), directory)
+
+
+def _reproduce(
+    arguments: argparse.Namespace, exhibits: Sequence[Exhibit], effort: Effort, runner: Runner, directory: Path | None
+) -> int:
     begun = time.perf_counter()
-    runner = Runner(arguments.jobs)
     results: dict[str, Shown] = {}
     for exhibit in exhibits:
         with bar(exhibit.name) as runner.progress:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
-from multiprocessing import get_context
 from typing import Any, NamedTuple, TypeVar
 
 from softmutex import plugins
 from softmutex.core.events import SECOND, Instant, NodeId, Token
+from softmutex.sim.engine import Engine, Here, map_on
 from softmutex.sim.faults import Fault, Kill, TokenLoss
 from softmutex.sim.run import simulate
 from softmutex.sim.scenario import Scenario
@@ -192,11 +191,11 @@ def stabilisations(findings: Findings, calm_s: float) -> list[float]:
 
 
 class Runner:
-    """Does pieces of work, each once; in several processes where asked to."""
+    """Does pieces of work, each once."""
 
-    def __init__(self, cores: int = 1) -> None:
+    def __init__(self, engine: Engine | None = None) -> None:
         self.progress: Callable[[float], None] | None = None
-        self._cores = cores
+        self._engine = engine or Here()
         self._done: dict[tuple[Callable[..., Any], Any], Any] = {}
 
     def perform(self, jobs: Iterable[PaperRun]) -> list[Findings]:
@@ -206,11 +205,8 @@ class Runner:
         """In the order of the items. What takes longest should come first."""
         wanted = list(items)
         missing = [item for item in dict.fromkeys(wanted) if (work, item) not in self._done]
-        if self._cores > 1 and len(missing) > 1:
-            with ProcessPoolExecutor(self._cores, mp_context=get_context("spawn")) as pool:
-                self._keep(work, missing, pool.map(work, missing))
-        else:
-            self._keep(work, missing, map(work, missing))
+        if missing:
+            self._keep(work, missing, map_on(self._engine, work, missing))
         return [self._done[work, item] for item in wanted]
 
     def _keep(self, work: Callable[[T], R], items: Sequence[T], results: Iterable[R]) -> None:

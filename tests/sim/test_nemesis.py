@@ -6,9 +6,13 @@ from collections import Counter
 
 import pytest
 
+from softmutex import plugins
 from softmutex.cli import main
-from softmutex.sim import Batch, Churn, DeadLink, Kill, Partition, Scenario, simulate
+from softmutex.core.events import FactKind, LostReason
+from softmutex.core.messages import HANDOVER, OF_NODE, name_of
+from softmutex.sim import Batch, Churn, DeadLink, Kill, Partition, Scenario, rules, simulate
 from softmutex.sim.campaign import Campaign, Plan, outcomes, run, smallest
+from softmutex.sim.engine import Here, Processes
 from softmutex.sim.nemesis import TROUBLES, draw, is_sound, weather_of
 from softmutex.sim.report import command
 from softmutex.sim.shrink import shrink
@@ -86,9 +90,9 @@ def test_a_failure_is_made_as_small_as_it_gets(machine: type, law: str):
 def test_a_campaign_adds_up_and_is_the_same_with_any_number_of_processes(runs: int):
     plans = [Plan(seed, (2, 12), "wandering") for seed in range(1, runs + 1)]
     alone, together = Campaign("wandering"), Campaign("wandering")
-    for outcome in outcomes(plans, 1):
+    for outcome in outcomes(plans, Here()):
         alone.add(outcome)
-    for outcome in sorted(outcomes(plans, 2), key=lambda outcome: outcome.seed):
+    for outcome in outcomes(plans, Processes(2)):
         together.add(outcome)
     one, other = alone.to_json(1.0), together.to_json(1.0)
     assert one == other
@@ -96,12 +100,13 @@ def test_a_campaign_adds_up_and_is_the_same_with_any_number_of_processes(runs: i
     assert one["virtual_seconds"] >= runs * 270
     text = alone.as_text(60.0)
     assert f"{60 * runs} seeds an hour" in text and "fairness" in text
+    assert "how often each rule fired" in text and "lease" in text
     assert "COMMIT" in one["did"][next(iter(one["did"]))]
 
 
 def test_what_was_found_is_told_with_a_command_that_shows_it_again():
     plan = Plan(1, (2, 2), "wandering")
-    (found,) = smallest([(plan, "tokens")], 1, patience_s=0.0)
+    (found,) = smallest([(plan, "tokens")], Here(), patience_s=0.0)
     assert found.command.startswith("softmutex sim run --algorithm wandering --nodes 2") and found.seed == 1
 
 
@@ -118,3 +123,22 @@ def test_check_runs_seeds_and_says_what_it_watched(capsys: pytest.CaptureFixture
 def test_a_campaign_ends_when_its_time_is_over(capsys: pytest.CaptureFixture[str]):
     assert main(["sim", "check", "--for", "1s", "--nodes", "2:3", "--shrink-for", "0"]) in (0, 1)
     assert "seeds an hour" in capsys.readouterr().out
+
+
+def test_a_rule_that_never_fired_under_a_weather_that_it_is_for_is_a_finding():
+    seeds, nothing = {"cut": rules.ENOUGH, "churn": rules.ENOUGH - 1}, {"cut": {"COMMIT": 7}, "churn": {}}
+    found = rules.silent("wandering", nothing, seeds)
+    assert ("lease", "cut") in found and ("isolation", "cut") in found
+    assert not any(weather == "churn" for _, weather in found)  # too little of it
+    assert ("lease", "cut") not in rules.silent("wandering", {"cut": {"lost: lease": 1}}, seeds)
+    assert rules.fired("wandering", {"COMMIT": 7, "NEW": 2})["hand-over"] == 7
+    assert rules.fired("wandering", {"COMMIT": 7, "NEW": 2})["NEW"] == 2
+
+
+def test_the_signs_of_a_rule_are_there_to_be_seen():
+    kinds = {f"fact {kind}" for kind in FactKind} | {f"lost: {reason}" for reason in LostReason} | {"overlap reported"}
+    for algorithm, table in rules.RULES.items():
+        messages = [HANDOVER, OF_NODE, plugins.algorithm(algorithm).messages]
+        known = kinds | {name_of(kind) for each in messages for kind in each.values()}
+        signs = {sign for rule in table for sign in rule.signs if not sign.startswith("timer ")}
+        assert signs <= known and len({rule.name for rule in table}) == len(table)

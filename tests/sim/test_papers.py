@@ -15,6 +15,7 @@ from softmutex.cli import main
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import SECOND
 from softmutex.sim import Scenario, TokenLoss, papers, papers_000, papers_003, papers_pictures, papers_runs, simulate
+from softmutex.sim.engine import Processes
 from softmutex.sim.many import Rounds, count
 from softmutex.sim.papers_cells import QUICK, Cell, Effort, Verdict, count_cell, range_cell
 from softmutex.sim.papers_runs import (
@@ -153,7 +154,7 @@ def test_a_job_is_done_once(monkeypatch: pytest.MonkeyPatch):
 
 def test_two_cores_find_what_one_finds():
     jobs = [PaperRun("sandwich", 20, 2000, seed) for seed in (1, 2)]
-    assert Runner(2).perform(jobs) == Runner(1).perform(jobs)
+    assert Runner(Processes(2)).perform(jobs) == Runner().perform(jobs)
 
 
 # --- how it is judged ------------------------------------------------------------------------------------------------
