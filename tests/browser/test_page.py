@@ -12,7 +12,7 @@ from softmutex_adapters.memberships.registry import RegistryMembership
 from softmutex_adapters.registry.tokens import Tokens
 
 from softmutex import Node
-from softmutex.ports import Observation
+from softmutex.ports import Member, Observation
 from tests.browser.chromium import Tab, chromium
 from tests.registry.inside import Inside, inside
 
@@ -60,6 +60,7 @@ async def test_a_hold_a_waiter_and_the_token_appear_without_a_reload(registry: I
     async with member(registry, "anna") as anna, member(registry, "bert") as bert:
         await tab.open(f"{registry.base}/")
         await tab.until(member_item("bert"), "members are listed")
+        assert await tab.ask("document.querySelector('#parted').hidden"), "nobody has left"
         await tab.ask("window.loadedOnce = true")
         async with anna.mutex("tapes"):
             await tab.until("document.querySelector('.now .holds')?.innerText.startsWith('anna for')", "the hold")
@@ -99,7 +100,9 @@ async def test_a_killed_member_is_shown_as_gone_and_a_leaver_as_having_left(regi
         assert members[1].stdin is not None
         members[1].stdin.write(b"\n")
         await tab.until(f"{member_item('carl')}.innerText.includes('fell silent')", "the killed one is gone")
-        await tab.until(f"{member_item('dora')}.innerText.includes('left')", "the leaver has left")
+        await tab.until("document.querySelector('#parted').innerText == '1 member left lately'", "the leaver is folded")
+        await tab.ask("document.querySelector('#parted').open = true")
+        assert (await tab.text("#parted li")).startswith("dora left")
         assert "holds emil" in await tab.ask(f"{member_item('emil')}.innerText")
         its = "document.querySelector('[aria-label=\"Mutex carl\"]')"
         assert await tab.ask(f"{its}.querySelectorAll('svg .mark.silent').length") == 1, "it fell silent as a holder"
@@ -110,6 +113,35 @@ async def test_a_killed_member_is_shown_as_gone_and_a_leaver_as_having_left(regi
             with contextlib.suppress(ProcessLookupError):
                 one.kill()
             await one.communicate()
+
+
+@pytest.mark.parametrize("width", [1180, 390])
+async def test_short_lives_of_one_host_are_one_lane_and_those_that_left_are_folded(
+    registry: Inside, tab: Tab, width: int
+):
+    await tab.size(width, 900)
+    for number in range(30):
+        one = RegistryMembership.from_url(f"registry+http://127.0.0.1:{registry.port}/lab")
+        await one.join(Member(f"10.0.0.1:{number + 1}", number + 1, f"web-1-{number + 4000}-{number:08x}"))
+        one.observer.notice(
+            Observation(
+                "tapes", number + 1, "hold_ended", {"request": 1, "seconds": 0.1, "claim": 1, "outcome": "done"}
+            )
+        )
+        await one.aclose()
+    async with member(registry, "anna") as anna, anna.mutex("tapes"):
+        await tab.open(f"{registry.base}/#lab")
+        await tab.until("document.querySelectorAll('svg .span').length >= 10", "their holds are drawn")
+        assert await tab.ask("document.querySelectorAll('svg .lane').length") == 2
+        assert "web-1" in await tab.text("figure")
+        assert await tab.text("#parted") == "30 members left lately"
+        assert await tab.ask("document.querySelectorAll('#members li').length") == 1
+        assert await tab.ask("document.documentElement.scrollHeight") < 2 * 900
+        await tab.ask("document.querySelector('#parted').open = true")
+        assert "web-1: 30 lives, the last left" in await tab.text("#parted")
+        await tab.ask("draw()")
+        assert await tab.ask("document.querySelector('#parted').open"), "what was opened stays open"
+    assert tab.errors == []
 
 
 async def test_tokens_that_were_made_and_overlaps_are_marked_in_the_timeline(registry: Inside, tab: Tab):

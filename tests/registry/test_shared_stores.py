@@ -2,15 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import pytest
 from softmutex_adapters.memberships.registry import RegistryMembership
 from softmutex_adapters.registry.store import Store, StoreFailed, open_store
 
-from softmutex.ports import Member
-from tests.registry.inside import until
+from softmutex.ports import Member, Observation
+from tests.registry.inside import Inside, inside, signer_of, until
 from tests.registry.serving import Served
 from tests.registry.store_contract import StoreContract
 from tests.registry.store_process import Process
@@ -106,6 +106,38 @@ class SharedStore(StoreContract):
 @pytest.mark.needs("redis-server")
 class TestRedis(SharedStore):
     kind = "redis"
+
+    async def test_the_page_of_either_registry_shows_the_whole_group(self, no_leaks: None, tmp_path: Path) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            folders = [tmp_path / "a", tmp_path / "b"]
+            for folder in folders:
+                folder.mkdir()
+            registries = [
+                await stack.enter_async_context(inside(folder, store=self.make(), signer=signer_of(tmp_path)))
+                for folder in folders
+            ]
+
+            async def mutexes(at: Inside) -> dict[str, int]:
+                _, told, _ = await at.call("GET", "/v1/groups/lab/picture")
+                return {each["name"]: each["overruns"] for each in told["mutexes"]}
+
+            members = [RegistryMembership([each.base for each in registries], "lab") for _ in range(4)]
+            for number, member in enumerate(members):
+                stack.push_async_callback(member.aclose)
+                await member.join(Member(f"10.0.0.1:{number}", number + 1))
+                assert member.observer is not None
+                member.observer.notice(Observation(f"m{number}", 1, "overrun", {"request": 1}))
+            everything = {f"m{number}": 1 for number in range(4)}
+            for at in registries:
+                await until(lambda at=at: is_so(mutexes(at), everything), "each shows what all have told", 20.0)
+            members[0].observer.notice(Observation("m0", 1, "overrun", {"request": 2}))  # on its way out
+            await members[0].aclose()
+            for at in registries:
+                await until(lambda at=at: is_so(mutexes(at), everything | {"m0": 2}), "its last word is heard", 20.0)
+
+
+async def is_so(found: Awaitable[dict[str, int]], wanted: dict[str, int]) -> bool:
+    return await found == wanted
 
 
 @pytest.mark.needs("etcd")

@@ -26,6 +26,7 @@ import contextlib
 import random
 import re
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -52,6 +53,9 @@ AGAIN_S = 0.5  # after a session that was good, within this
 DROPPED_PAUSE_S = 2.0
 RENEWALS = 3  # in the time of a lease
 LAST_REPORT_S = 0.4
+OTHERS_S = 1.0  # a registry that is only told, and not followed, has so long to answer
+MUTE_S = 30.0
+TOLD_ALL_MAX = 5  # where it never knows: it may have another store
 REPORT_AGAIN_S = 5.0  # after one that was not answered
 COUNTERS = ("sessions", "troubles", "renewals", "lists", "lists_refused", "reports")
 
@@ -120,6 +124,8 @@ class RegistryMembership:
         self._lost_at: float | None = None  # when the last session ended; None while there is one
         self._settles_at = 0.0
         self._told: set[tuple[str, str]] = set()
+        self._told_all: Counter[str] = Counter()  # how often to registries that are not followed
+        self._mute_until: dict[str, float] = {}
         self._counts = dict.fromkeys(COUNTERS, 0)
 
     @classmethod
@@ -407,29 +413,48 @@ class RegistryMembership:
             if report is None:
                 await self._news.wait()
                 continue
-            is_answered, is_known, again_s = False, True, REPORT_AGAIN_S
+            is_answered, is_known, others_know, again_s = False, True, True, REPORT_AGAIN_S
             try:
-                is_known, again_s = await self._client.report(base, self._lease, report)
+                (is_known, again_s), others_know = await asyncio.gather(
+                    self._client.report(base, self._lease, report), self._tell_others(base, report)
+                )
                 is_answered = True
                 self._counts["reports"] += 1
             except Trouble as trouble:
                 self._counts["troubles"] += 1
                 again_s = max(again_s, trouble.wait_s)
             finally:
-                observer.settle(answered=is_answered, known=is_known)
+                observer.settle(answered=is_answered, known=is_known, all_again=not others_know)
             await asyncio.sleep(again_s)
 
+    async def _tell_others(self, base: str, report: object) -> bool:
+        """The other registries of the URL draw the same page: whichever is looked at shows the whole group. Whether
+        they knew of this member; one that does not answer is left in peace for a while."""
+        assert self._client is not None
+        now = asyncio.get_running_loop().time()
+        others = [each for each in self._registries if each != base and now >= self._mute_until.get(each, 0.0)]
+
+        async def tell(client: RegistryClient, other: str) -> bool:
+            try:
+                is_known, _ = await client.report(other, self._lease, report, OTHERS_S)
+            except Trouble:
+                self._mute_until[other] = now + MUTE_S
+                return True
+            self._told_all[other] += not is_known  # it may not have heard yet that this member has joined
+            return is_known or self._told_all[other] > TOLD_ALL_MAX
+
+        return all(await asyncio.gather(*(tell(self._client, other) for other in others)))
+
     async def _say_leave(self, lease: str) -> None:
-        """To the first one who hears it, after the last report. Where none does, the lease ends by itself."""
+        """To all who hear it, after the last report. Where none does, the lease ends by itself."""
         if self._client is None:
             return
+        client, bases = self._client, self._registries
         report = self.observer.draw() if self.observer is not None else None
-        for base in self._registries:
-            with contextlib.suppress(Trouble):
-                if report is not None:
-                    await self._client.report(base, lease, report, LAST_REPORT_S)
-                await self._client.drop(base, lease)
-                return
+        if report is not None:  # of who is listed no longer, none is taken
+            each = [client.report(base, lease, report, LAST_REPORT_S) for base in bases]
+            await asyncio.gather(*each, return_exceptions=True)
+        await asyncio.gather(*(client.drop(base, lease) for base in bases), return_exceptions=True)
 
     def _tell(self, base: str, trouble: Trouble) -> None:
         self._counts["troubles"] += 1

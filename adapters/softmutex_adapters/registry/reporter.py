@@ -225,8 +225,9 @@ class Reporter:
                 "skipped": min(self._skipped, COUNT_MAX),
             }
 
-    def settle(self, *, answered: bool, known: bool = True) -> None:
-        """`known` False: the registry had nothing of this node before, so all is told again."""
+    def settle(self, *, answered: bool, known: bool = True, all_again: bool = False) -> None:
+        """`known` False: the registry had nothing of this node before this report, so the rest is told, too.
+        `all_again`: another one had nothing, and perhaps did not take this one."""
         with self._lock:
             names, spans, marks = self._drawn
             self._drawn = ([], 0, 0)
@@ -237,7 +238,9 @@ class Reporter:
                     self._marks.popleft()
             else:
                 self._changed = dict.fromkeys([*names, *self._changed])
-            if not known:
+            if all_again:
+                self._changed.update(dict.fromkeys(self._kept))
+            elif not known:
                 told = frozenset(names)
                 self._changed.update(dict.fromkeys(name for name in self._kept if name not in told))
 

@@ -8,6 +8,8 @@
 const AGAIN_MS = 2000;
 const TOKEN = "softmutex token";
 const LANES_MAX = 12;
+const GONE_MAX = 6;      // of those that fell silent; the others are folded
+const PARTED_MAX = 40;   // lines
 const SPANS_S = [30, 60, 120];  // how long a timeline is; at last as long as the picture's
 const BUCKETS = 25;
 const MARKS = {
@@ -168,14 +170,39 @@ function draw() {
     if (one.state === "here" || !ids.has(one.id)) ids.set(one.id, name);
   }
   const call = (key) => names.get(key) || `member ${key.slice(0, 6)}`;
+  const lives = new Map(members.shown.map((one) => [one.key, laneOf(one)]));
+  const lane = (key) => lives.get(key) || call(key);
   const place = (id) => ids.get(id) || `node ${id.slice(0, 6)}`;
   $("mutexes-count").textContent = number(mutexes.length + picture.mutexes_omitted) + (picture.mutexes_omitted ? `, ${mutexes.length} shown` : "");
   show("mutexes-none", !mutexes.length);
-  settle($("mutexes"), make("div", { id: "mutexes" }, ...mutexes.map((one) => mutexCard(one, call, place))));
+  settle($("mutexes"), make("div", { id: "mutexes" }, ...mutexes.map((one) => mutexCard(one, call, place, lane))));
   const listed = members.shown.filter((one) => one.state === "here").length;
-  $("members-count").textContent = `${number(members.count)}${listed < members.count ? `, ${number(listed)} shown` : ""}, ${members.reporting && members.reporting === members.count ? "all" : number(members.reporting)} report to this registry`;
+  $("members-count").textContent = `${number(members.count)}${listed < members.count ? `, ${number(listed)} shown` : ""}, ${members.reporting && members.reporting === members.count ? "all" : number(members.reporting)} report`;
   show("members-none", !members.shown.length);
-  settle($("members"), make("ul", { id: "members", "aria-label": "Members" }, ...members.shown.map(memberItem)));
+  const latest = (ones) => ones.sort((a, b) => a.for_s - b.for_s);
+  const gone = latest(members.shown.filter((one) => one.state === "gone"));
+  const parted = [...gone.slice(GONE_MAX), ...latest(members.shown.filter((one) => one.state === "left"))];
+  const inFront = [...members.shown.filter((one) => one.state === "here"), ...gone.slice(0, GONE_MAX)];
+  settle($("members"), make("ul", { id: "members", "aria-label": "Members" }, ...inFront.map(memberItem)));
+  settle($("parted"), make("details", { id: "parted" }, make("summary", {}, `${many(parted.length, "member")} left lately`), partedList(parted)));
+  show("parted", parted.length > 0);
+}
+
+/** Of a crowd of short lives a line for each host; the latest first. */
+function partedList(parted) {
+  const groups = new Map();
+  for (const one of parted) groups.set(laneOf(one), [...(groups.get(laneOf(one)) || []), one]);
+  return make("ul", { "aria-label": "Members that left" }, ...[...groups.values()].slice(0, PARTED_MAX).map((ones) => {
+    const [first] = ones, age = time(first.for_s + since()), how = first.state === "gone" ? "fell silent" : "left";
+    return make("li", {}, make("bdi", {}, ones.length > 1 ? laneOf(first) : first.name || first.address),
+      ones.length > 1 ? `: ${many(ones.length, "life").replace("lifes", "lives")}, the last ${how} ${age} ago` : ` ${how} ${age} ago`);
+  }));
+}
+
+/** What a node is called by default tells host, process and life: those of one host belong together. */
+function laneOf(one) {
+  const [, host] = /^(.+)-\d+-[0-9a-f]{8}$/.exec(one.name) || [];
+  return host || one.name || one.address;
 }
 
 function memberItem(one) {
@@ -191,7 +218,7 @@ function memberItem(one) {
     make("div", { class: "state" }, make("bdi", {}, state)));
 }
 
-function mutexCard(one, call, place) {
+function mutexCard(one, call, place, lane) {
   const later = since();
   const facts = make("p", { class: "facts" }, [one.algorithm, many(one.acquisitions, "acquisition"), many(one.handed_over, "hand-over")].filter(Boolean).join(" · "));
   for (const [count, what] of [[one.overlap, "overlap"], [one.lost, "warned hold"], [one.overruns, "overrun"], [one.token_lost, "lost token"], [one.timeouts, "timeout"]])
@@ -205,7 +232,7 @@ function mutexCard(one, call, place) {
   return make("article", { class: "card", "aria-label": `Mutex ${one.name}` },
     make("div", { class: "top" }, make("h3", {}, make("bdi", {}, one.name)), facts),
     make("dl", { class: "now" }, column("held by", holders, "nobody"), column(`waiting${one.waiting_count ? ` (${number(one.waiting_count)})` : ""}`, waiters, "nobody"), column(one.tokens.length > 1 ? "tokens" : "token", tokens, "not seen yet")),
-    timeline(one, marks, call, later),
+    timeline(one, marks, call, lane, later),
     make("div", { class: "dists" }, distribution("Wait", "waits", one.waits, one.wait_max_s), distribution("Hold", "held", one.holds, one.hold_max_s)),
     events(marks, call, later));
 }
@@ -215,34 +242,35 @@ function events(marks, call, later) {
   return make("details", {}, make("summary", {}, many(marks.length, "event")), make("ul", {}, ...(told.length ? told : [make("li", {}, "nothing happened but holds")])));
 }
 
-/** A lane for each member that held it lately; above them what went wrong. */
-function timeline(one, marks, call, later) {
+/** A lane for each member that held it lately, or for all lives of one host; above them what went wrong. */
+function timeline(one, marks, call, lane, later) {
   const spans = picture.spans.filter((hold) => hold.mutex === one.name);
   const oldest = Math.max(0, ...spans.map((hold) => hold.from_s), ...marks.map((mark) => mark.ago_s), ...one.holding.map((hold) => hold.for_s)) + later;
   const span = SPANS_S.find((each) => each >= oldest) || picture.span_s;
   const last = new Map();
-  for (const hold of spans) last.set(hold.member, Math.min(last.get(hold.member) ?? Infinity, hold.to_s));
-  for (const hold of one.holding) last.set(hold.member, 0);
-  const lanes = [...last].sort((a, b) => a[1] - b[1]).slice(0, LANES_MAX).map(([key]) => key).sort((a, b) => call(a).localeCompare(call(b)) || (a < b ? -1 : 1));
+  for (const hold of spans) last.set(lane(hold.member), Math.min(last.get(lane(hold.member)) ?? Infinity, hold.to_s));
+  for (const hold of one.holding) last.set(lane(hold.member), 0);
+  const members = new Set([...spans, ...one.holding].map((hold) => hold.member));
+  const lanes = [...last].sort((a, b) => a[1] - b[1]).slice(0, LANES_MAX).map(([name]) => name).sort((a, b) => a.localeCompare(b));
   const wide = widthNow(), left = wide < 600 ? 96 : 160, letters = Math.floor(left / 7);
   const row = 20, top = 18, high = top + lanes.length * row + 18;
   const x = (ago) => left + (wide - left) * (1 - Math.min(ago, span) / span);
-  const said = `Timeline of ${one.name}: in the last ${time(span)} ${many(spans.reduce((sum, hold) => sum + hold.count, 0) + one.holding.length, "hold")} by ${many(last.size, "member")}, ${many(marks.filter((mark) => mark.ago_s < span).length, "event")}`;
+  const said = `Timeline of ${one.name}: in the last ${time(span)} ${many(spans.reduce((sum, hold) => sum + hold.count, 0) + one.holding.length, "hold")} by ${many(members.size, "member")}, ${many(marks.filter((mark) => mark.ago_s < span).length, "event")}`;
   const svg = shape("svg", { viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": said });
-  lanes.forEach((key, place) => {
-    const y = top + place * row, name = call(key);
+  lanes.forEach((name, place) => {
+    const y = top + place * row;
     const label = shape("text", { x: 0, y: y + 12 }, name);
     label.append(name.length > letters ? `${name.slice(0, letters - 1)}…` : name);
     svg.append(label, shape("rect", { class: "lane", x: left, y: y + 2, width: wide - left, height: row - 6, rx: 3 }));
-    for (const hold of spans.filter((each) => each.member === key)) {
+    for (const hold of spans.filter((each) => lane(each.member) === name)) {
       const from = x(hold.from_s + later), to = x(hold.to_s + later);
       if (hold.to_s + later > span) continue;
       const share = Math.min(1, hold.held_s / Math.max(hold.from_s - hold.to_s, 0.001));
       svg.append(shape("rect", { class: "span", x: from.toFixed(1), y: y + 2, width: Math.max(to - from, 1.5).toFixed(1), height: row - 6, rx: 2, opacity: (0.35 + 0.65 * share).toFixed(2) },
-        `${name}: ${hold.count > 1 ? `${number(hold.count)} holds, ` : ""}${time(hold.held_s)}, ended ${time(hold.to_s + later)} ago`));
+        `${call(hold.member)}: ${hold.count > 1 ? `${number(hold.count)} holds, ` : ""}${time(hold.held_s)}, ended ${time(hold.to_s + later)} ago`));
     }
-    for (const hold of one.holding.filter((each) => each.member === key))
-      svg.append(shape("rect", { class: "open", x: x(hold.for_s + later).toFixed(1), y: y + 2, width: Math.max(wide - x(hold.for_s + later), 2).toFixed(1), height: row - 6, rx: 2 }, `${name} holds it for ${time(hold.for_s + later)}`));
+    for (const hold of one.holding.filter((each) => lane(each.member) === name))
+      svg.append(shape("rect", { class: "open", x: x(hold.for_s + later).toFixed(1), y: y + 2, width: Math.max(wide - x(hold.for_s + later), 2).toFixed(1), height: row - 6, rx: 2 }, `${call(hold.member)} holds it for ${time(hold.for_s + later)}`));
   });
   for (const mark of marks.filter((each) => each.ago_s + later < span)) {
     const at = x(mark.ago_s + later);
@@ -275,8 +303,9 @@ function distribution(title, kind, counts, most) {
     const tall = counts[place] ? Math.max(2, counts[place] / peak * high) : 0;
     const under = place === BUCKETS - 1 ? "longer" : `under ${time(edge(place))}`;
     svg.append(shape("rect", { class: `bar ${kind}`, x: ((place - from) * step + 1).toFixed(1), y: (high - tall).toFixed(1), width: (step - 2).toFixed(1), height: tall.toFixed(1), rx: 2 }, `${under}: ${number(counts[place])}`));
-    if ((place - from) % 2 === 0) {
-      const text = shape("text", { x: ((place - from + 1) * step).toFixed(1), y: high + 13, "text-anchor": "middle" });
+    if ((place - from) % (step < 22 ? 3 : 2) === 0) {
+      const at = (place - from + 1) * step;
+      const text = shape("text", { x: Math.min(at, wide).toFixed(1), y: high + 13, "text-anchor": at > wide - 14 ? "end" : "middle" });
       text.append(time(edge(place)));
       svg.append(text);
     }
