@@ -17,6 +17,7 @@ P1  Each step has more digits in common with the key than the last one, or is th
 P2  Where two agree on who is there, they agree on whose each key is, and on each step of every other node.
 P3  Who comes takes keys only from its neighbours, who goes leaves them only to its neighbours.
 P4  `update` may be told the same twice, so machines that are told one after the other may share a ring.
+P5  After `agree` it is the ring of those members, whatever it was told or not told before.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ class PrefixRing:
     __slots__ = ("_news", "_nodes", "_owners", "_spots")
 
     def __init__(self, members: Iterable[NodeId]) -> None:
+        self._make(members)
+
+    def _make(self, members: Iterable[NodeId]) -> None:
         pairs = sorted((spot_of(node), node) for node in members)
         self._spots = [spot for spot, _ in pairs]
         self._nodes = [node for _, node in pairs]
@@ -61,6 +65,11 @@ class PrefixRing:
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    def agree(self, members: Sequence[NodeId]) -> None:
+        """Those are there, whatever was told before: where nobody told this ring what has changed meanwhile."""
+        if len(members) != len(self._nodes) or set(members) != set(self._nodes):
+            self._make(members)
 
     def update(self, joined: Sequence[NodeId], left: Sequence[NodeId]) -> None:
         if self._news[0] is joined and self._news[1] is left:

@@ -9,7 +9,7 @@ import pytest
 
 from softmutex.core.algorithms.e2e import E2E, Enqueue, Enqueued, IAmWinner, NotHere, PassToken, TokenTaken, Uncrown
 from softmutex.core.algorithms.non_e2e import NonE2E
-from softmutex.core.algorithms.quorum.messages import Bid, ReleaseVote, RenewVote, RequestVote, Response
+from softmutex.core.algorithms.quorum.messages import Bid, Heir, ReleaseVote, RenewVote, RequestVote, Response
 from softmutex.core.events import SECOND, Effect, Event, Instant, MembersChanged, Received, Released, Send, Withdrawn
 from softmutex.core.machine import Algorithm
 from softmutex.core.routing import PrefixRing, key_of
@@ -168,6 +168,16 @@ def test_a_replica_renews_no_turn_after_a_later_one():
     assert sent(b, Response)
     b.receive(RenewVote(NUMBER, Bid(1, FIRST), 1, True, 4, 8), 8)
     assert not sent(b, Response)
+
+
+def test_the_vote_for_a_reign_stays_when_the_node_that_began_it_has_gone():
+    """Who came when it had passed the token on, and got its replica, had not heard of the reign: two ran at once."""
+    b = bench(E2E, HOMES[NUMBER])
+    b.receive(Heir(NUMBER, Bid(1, FIRST), 4 * SECOND), BETWEEN)
+    b.receive(RequestVote(NUMBER, Bid(2, SECOND_ONE), 1), SECOND_ONE)
+    b.members.remove(FIRST)
+    b.handle(MembersChanged((), (FIRST,)))
+    assert SECOND_ONE not in {message.owner.node for _, message in sent(b, Response)}
 
 
 # --- non-e2e: partial queues on the way -------------------------------------------------------------------------------

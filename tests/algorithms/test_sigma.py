@@ -120,6 +120,34 @@ def test_a_holder_whose_votes_are_not_renewed_is_told_before_they_are_others():
     assert b.lost == [1]
 
 
+def test_who_hears_nothing_of_one_replica_yields_where_the_others_differ():
+    """Nobody did: two votes and the silent one might have been a majority. Five processes stood still."""
+    b = bench(CLIENT)
+    b.request(1)
+    mine, other, third = sent(b, RequestVote)[0].bid, Bid(1, 98), Bid(1, 99)
+    for _ in range(4):
+        for number, owner in enumerate((mine, mine, other, third)):
+            b.receive(Response(number, mine, owner), HOMES[number])
+        yielded = [message.replica for message in sent(b, Yield)]
+        if yielded:
+            break
+        b.fire("again")
+    assert yielded == [0, 1]
+
+
+def test_who_begins_later_than_it_was_made_knows_who_came_and_went_meanwhile():
+    """Nobody tells a machine that has not begun: it asked a replica at a node that had gone, for ever."""
+    b = bench(CLIENT)
+    b.members.remove(HOME)
+    b.start()
+    b.request(1)
+    heir = PrefixRing(b.members).owner(KEYS[0])
+    b.fire("again")
+    b.fire("again")
+    asked = {each.to for each in b.everything if isinstance(each, Send)}
+    assert HOME not in asked and heir in {*asked, CLIENT}
+
+
 def test_votes_that_two_could_have_are_refused():
     with pytest.raises(ConfigError, match="give 3 to 5"):
         bench(1, votes=2)
@@ -174,6 +202,33 @@ def test_who_loses_a_key_tells_its_heir():
     b.members.append(newcomer)
     b.handle(MembersChanged((newcomer,), ()))
     assert [(send.to, send.message.owner) for send in b.all_of(Send)] == [(newcomer, Bid(5, 2))]
+
+
+def test_who_is_quiet_yet_and_loses_the_key_tells_its_heir_for_how_long():
+    """Each began a lease of its own, and where keys moved more often than that nobody ever voted."""
+    b = bench(HOME)
+    b.start()
+    newcomer = next(node for node in range(100, 10_000) if PrefixRing([*MEMBERS, node]).owner(KEYS[0]) == node)
+    b.at(3.0)
+    b.members.append(newcomer)
+    b.handle(MembersChanged((newcomer,), ()))
+    (heir,) = [each for each in sent(b, Heir) if each.replica == 0]
+    assert heir.quiet and heir.left == 2_000_000_000
+    c = bench(newcomer, (*MEMBERS, newcomer))
+    c.start()
+    c.receive(heir, HOME)
+    assert c.due_in(("lease", 0)) == 2.0
+
+
+def test_what_an_heir_should_know_is_passed_on_to_whoever_has_come_since():
+    newcomer = next(node for node in range(100, 10_000) if PrefixRing([*MEMBERS, node]).owner(KEYS[0]) == node)
+    leaver = next(node for node in MEMBERS if node not in (HOME, newcomer))
+    b = bench(HOME, (*MEMBERS, newcomer))
+    b.start()
+    b.receive(Heir(0, Bid(4, 3), 2_000_000_000), leaver)
+    assert [(each.to, each.message.owner) for each in b.all_of(Send)] == [(newcomer, Bid(4, 3))]
+    b.receive(Heir(0, Bid(4, 3), 2_000_000_000), newcomer)
+    assert not b.all_of(Send), "it leaves, and knows that better"
 
 
 def test_the_vote_of_one_who_is_gone_is_the_next_ones():
@@ -240,3 +295,7 @@ def test_who_stays_for_a_moment_hands_back_what_it_was_told():
     """As was seen where newcomers live for half a second: nobody had heard of them but those who told them."""
     lives = nemesis.draw(103, (2, 40), "sigma")
     assert not simulate(lives).violations
+
+
+def test_a_lost_answer_of_one_replica_stops_nobody():
+    assert not simulate(nemesis.draw(222, (2, 40), "sigma")).violations

@@ -11,7 +11,7 @@ from tests.cli.processes import children_of, eventually, kill, started
 
 SOFTMUTEX = Path(sys.executable).with_name("softmutex")
 STRICT = ("central", "ricart-agrawala", "token-ring", "ring-search", "binary-search")
-VOTED = ("sigma", "e2e", "non-e2e")  # for members that stay: of lives of one turn each, some waited for minutes
+VOTED = ("sigma", "e2e", "non-e2e")
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 PROCESSES = 5
 TURNS = 40 if IN_CI else 4  # of each, every one by a node of its own
@@ -28,7 +28,7 @@ done
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("algorithm", STRICT)
+@pytest.mark.parametrize("algorithm", [*STRICT, *VOTED])
 def test_processes_that_come_and_go_never_run_at_once(algorithm: str, environ: dict[str, str], tmp_path: Path):
     loop = LOOP.format(softmutex=SOFTMUTEX, flags="", algorithm=algorithm, turns=TURNS)
     with ExitStack() as stack:
@@ -44,7 +44,7 @@ def all_but(*quick: str, of: tuple[str, ...] = STRICT) -> list[object]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("algorithm", all_but("central"))
+@pytest.mark.parametrize("algorithm", all_but("central", "e2e", of=(*STRICT, *VOTED)))
 def test_nor_do_those_that_speak_http(algorithm: str, environ: dict[str, str], tmp_path: Path):
     flags = "--no-agent --transport http://127.0.0.1:0"
     loop = LOOP.format(softmutex=SOFTMUTEX, flags=flags, algorithm=algorithm, turns=2)

@@ -96,3 +96,9 @@ def test_nobody_is_nobody():
     ring = PrefixRing([])
     assert ring.owner(1) == 0 and ring.next_hop(7, 1) == 0
     assert PrefixRing([7]).owner(1) == 7 and PrefixRing([7]).owner(1, but=7) == 0
+
+
+def test_whatever_it_was_not_told_it_agrees_with_those_who_are_there():
+    ring, members = PrefixRing(group(30)), [*group(30)[3:], 77, 78, 79]
+    ring.agree(members)
+    assert [ring.owner(key) for key in keys(20)] == [PrefixRing(members).owner(key) for key in keys(20)]

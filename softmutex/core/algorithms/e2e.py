@@ -444,8 +444,8 @@ class E2E(Quorum):
             self._cry()
 
     def _may_be_gone(self, number: int, owner: Bid) -> bool:
-        """Whether a vote ends with its owner: that of a reign does not."""
-        return self._crown.reign.name != owner.name
+        """Whether a vote ends with its owner: that of a reign does not, and a new home may not know that it is one."""
+        return False
 
     def _may_depart(self, now: Instant, out: list[Effect]) -> bool:
         self._drain(now, out)

@@ -152,6 +152,8 @@ class Quorum(OneByOne):
             out.append(Send(node, message))
 
     def _started(self, founder: bool, now: Instant, out: list[Effect]) -> None:
+        self._ring.agree(self._members)  # of what happened before it began, nobody told it
+        self._homes = [self._ring.owner(key) for key in self._keys]
         for number, home in enumerate(self._homes):
             if founder:
                 self._post(home, Heir(number, NO_BID, 0), out)
@@ -170,10 +172,8 @@ class Quorum(OneByOne):
             if number < len(self._keys) and is_ours and clock < HIGHEST:
                 self._clock = max(self._clock, clock)
                 self._answered(sender, number, bid, owner, ahead, now, out)
-        elif kind is Heir:
-            number, owner, left = message
-            if number < len(self._keys) and owner.stamp < HIGHEST:
-                self._replicas.heir(number, owner, left, now, out)
+        elif isinstance(message, Heir) and message.replica < len(self._keys) and message.owner.stamp < HIGHEST:
+            self._inherit(sender, message, now, out)
 
     def _fired(self, timer: TimerName, now: Instant, out: list[Effect]) -> None:
         if isinstance(timer, tuple):
@@ -285,7 +285,10 @@ class Quorum(OneByOne):
     def _judge(self, ahead: int, now: Instant, out: list[Effect]) -> None:
         """Has somebody won? Can anybody yet?"""
         best = max(Counter(owner.name for owner in self._owners.values()).values())
-        hopeless = best + len(self._keys) - len(self._owners) < self._needed
+        mute = sum(
+            self._mute.get(number, 0) >= TRIES for number in range(len(self._keys)) if number not in self._owners
+        )
+        hopeless = best + len(self._keys) - len(self._owners) - mute < self._needed
         if hopeless and self._votes and not self._yielded:
             self._yielded = True  # not again before the others have had the time to do the same
             self._bid = bid = self._bid._replace(round=self._bid.round + 1)
@@ -381,20 +384,20 @@ class Quorum(OneByOne):
     def _changed(self, joined: Sequence[NodeId], left: Sequence[NodeId], now: Instant, out: list[Effect]) -> None:
         self._ring.update(joined, left)
         for number, key in enumerate(self._keys):
-            home, before = self._ring.owner(key), self._homes[number]
-            if home != before:
+            home = self._ring.owner(key)
+            if home != self._homes[number]:
                 self._homes[number] = home
-                self._moved(number, before, home, now, out)
+                self._moved(number, home, now, out)
         self._replicas.forget_gone(self._may_be_gone, now, out)
 
     def _may_be_gone(self, number: int, owner: Bid) -> bool:
         """Whether its vote ends when its node is no member any more."""
         return True
 
-    def _moved(self, number: int, before: NodeId, home: NodeId, now: Instant, out: list[Effect]) -> None:
+    def _moved(self, number: int, home: NodeId, now: Instant, out: list[Effect]) -> None:
         if home == self._me:
             self._replicas.get(number, now, out)
-        elif before == self._me or number in self._replicas:
+        else:
             self._bequeath(number, home, now, out)
         if self._running is not None:
             self._inbox.append(self._renewal(number, now))
@@ -404,7 +407,16 @@ class Quorum(OneByOne):
 
     def _bequeath(self, number: int, heir: NodeId, now: Instant, out: list[Effect]) -> None:
         if (known := self._replicas.lose(number, now)) is not None and heir not in (self._me, NOBODY):
-            out.append(Send(heir, Heir(number, *known)))
+            out.append(Send(heir, Heir(number, known.owner, max(0, known.until - now), known.quiet)))
+
+    def _inherit(self, sender: NodeId, heir: Heir, now: Instant, out: list[Effect]) -> None:
+        """For this node, or for one of whom the sender did not know yet that it has come since."""
+        number, owner, left, quiet, hops = heir
+        home = self._ring.owner(self._keys[number])
+        if home in (self._me, sender) or hops >= HOPS_MOST:
+            self._replicas.heir(number, owner, left, quiet, now, out)
+        else:
+            out.append(Send(home, heir._replace(hops=hops + 1)))
 
     def _may_depart(self, now: Instant, out: list[Effect]) -> bool:
         self._drain(now, out)

@@ -76,11 +76,16 @@ class RenewVote(NamedTuple):
 
 
 class Heir(NamedTuple):
-    """You have this replica's key now, or soon: it has voted for `owner`, and so long the vote is leased yet."""
+    """You have this replica's key now, or soon: it has voted for `owner`, and so long the vote is leased yet.
+
+    `quiet`: for whom it has voted is not known here either, but will be over by then.
+    """
 
     replica: Count
     owner: Bid
     left: Duration
+    quiet: Flag = False
+    hops: Count = 0
 
 
 OF_QUORUM: Final = {136: RequestVote, 137: Response, 138: Yield, 139: ReleaseVote, 140: RenewVote, 141: Heir}

@@ -57,9 +57,10 @@ class Replica:
 class Legacy(NamedTuple):
     """An HEIR that came before the key."""
 
-    at: Instant
     owner: Bid
-    left: Duration
+    until: Instant
+    quiet: bool
+    known_until: Instant  # it is forgotten: by then others may have voted
 
 
 class Replicas:
@@ -97,33 +98,32 @@ class Replicas:
             replica = self._mine[number] = Replica(now + self._lease)
             out.append(SetTimer((LEASE, number), replica.until))
             legacy = self._legacies.pop(number, None)
-            if legacy is not None and now - legacy.at < self._lease:
-                self._inherit(number, replica, legacy.owner, legacy.left, now, out)
+            if legacy is not None and now < legacy.known_until:
+                self._inherit(number, replica, legacy, now, out)
         return replica
 
-    def heir(self, number: int, owner: Bid, left: Duration, now: Instant, out: list[Effect]) -> None:
+    def heir(self, number: int, owner: Bid, left: Duration, quiet: bool, now: Instant, out: list[Effect]) -> None:
         replica, left = self._mine.get(number), min(left, self._lease)
+        legacy = Legacy(owner, now + left, quiet, now + self._lease)
         if replica is None:
-            self._legacies[number] = Legacy(now, owner, left)
+            self._legacies[number] = legacy
         elif replica.quiet:
-            self._inherit(number, replica, owner, left, now, out)
+            self._inherit(number, replica, legacy, now, out)
 
-    def _inherit(
-        self, number: int, replica: Replica, owner: Bid, left: Duration, now: Instant, out: list[Effect]
-    ) -> None:
-        replica.quiet, replica.owner = False, owner
-        if owner == NO_BID:
-            self.next(number, now, out)
+    def _inherit(self, number: int, replica: Replica, legacy: Legacy, now: Instant, out: list[Effect]) -> None:
+        replica.owner, replica.quiet = legacy.owner, legacy.quiet
+        if replica.quiet or replica.owner != NO_BID:
+            replica.until = min(replica.until, legacy.until) if replica.quiet else legacy.until
+            out.append(SetTimer((LEASE, number), max(now, replica.until)))
         else:
-            replica.until = now + left
-            out.append(SetTimer((LEASE, number), replica.until))
+            self.next(number, now, out)
 
-    def lose(self, number: int, now: Instant) -> tuple[Bid, Duration] | None:
-        """Another has the key now. What it should know; None where that is not known here, either."""
-        replica = self._mine.pop(number, None)
-        if replica is None or replica.quiet:
-            return None
-        return replica.owner, max(0, replica.until - now)
+    def lose(self, number: int, now: Instant) -> Legacy | None:
+        """Another has the key now. What it should know; None where nothing is known here."""
+        replica, legacy = self._mine.pop(number, None), self._legacies.pop(number, None)
+        if replica is not None:
+            return Legacy(replica.owner, replica.until, replica.quiet, now + self._lease)
+        return legacy if legacy is not None and now < legacy.known_until else None
 
     # --- votes -------------------------------------------------------------------------------------------------------
 
