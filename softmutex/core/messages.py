@@ -137,6 +137,12 @@ class Pong(NamedTuple):
     nonce: U64
 
 
+class Ahead(NamedTuple):
+    """I have opened frames of yours up to this counter: one that came now was played back, or you live twice."""
+
+    counter: U64
+
+
 class Bye(NamedTuple):
     """I leave now, in good order."""
 
@@ -311,6 +317,7 @@ OF_NODE: Final[dict[int, type[Message]]] = {
     60: RosterPage,
     61: Forget,
     62: Forgotten,
+    63: Ahead,
     224: Look,
     225: Evict,
     226: Evicted,

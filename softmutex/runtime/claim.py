@@ -21,7 +21,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from softmutex.core.errors import SoftMutexError
-from softmutex.core.events import SECOND, Grant, Instant, LostReason, RequestId, to_seconds
+from softmutex.core.events import SECOND, Grant, Instant, LostReason, NodeId, RequestId, to_seconds
 from softmutex.runtime.whom import purpose_of
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Claim:
 
     def __init__(self, crossing: Crossing, timeout_s: float | None) -> None:
         self._crossing = crossing
+        self._life: NodeId = crossing.node.id  # of the node, when this was asked for
         self._policy = crossing.plan.policy
         self._timeout_s = timeout_s
         self._purpose = purpose_of(self._policy.purpose)

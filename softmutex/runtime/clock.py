@@ -21,8 +21,12 @@ Clock: TypeAlias = Callable[[], Instant]
 CLOCK_ID = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+def has_time_of_its_own(loop: asyncio.AbstractEventLoop) -> bool:
+    return isinstance(loop, asyncio.BaseEventLoop) and type(loop).time is not asyncio.BaseEventLoop.time
+
+
 def clock_of(loop: asyncio.AbstractEventLoop) -> Clock:
-    if isinstance(loop, asyncio.BaseEventLoop) and type(loop).time is not asyncio.BaseEventLoop.time:
+    if has_time_of_its_own(loop):
         return lambda: round(loop.time() * SECOND)
     gettime_ns, clock_id = time.clock_gettime_ns, CLOCK_ID
     offset_ns = time.time_ns() - gettime_ns(clock_id)

@@ -142,7 +142,7 @@ class Crossing:
 
     def notice_wait(self, claim: Claim) -> None:
         values: Mapping[str, float | int | str] = {"claim": id(claim), "algorithm": self.plan.terms.algorithm}
-        self.node.observers.notice(Observation(self.plan.name, self.node.id, "wait_started", values))
+        self.node.observers.notice(Observation(self.plan.name, claim._life, "wait_started", values))
 
     def notice_end_of_wait(self, claim: Claim, outcome: str = "") -> None:
         node, name = self.node, self.plan.name
@@ -150,7 +150,7 @@ class Crossing:
             outcome = OUTCOMES.get(type(claim._error), "closed")
         waited_s = (node.now() - claim._asked_at) / SECOND
         values: dict[str, float | int | str] = {"claim": id(claim), "outcome": outcome, "seconds": waited_s}
-        node.observers.notice(Observation(name, node.id, "wait_ended", values))
+        node.observers.notice(Observation(name, claim._life, "wait_ended", values))
         if outcome == "granted":
             grant = claim._grant
             begun: dict[str, float | int | str] = {
@@ -161,17 +161,17 @@ class Crossing:
                 "hop": grant.hop,
                 "baggage": grant.baggage.hex(),
             }
-            node.observers.notice(Observation(name, node.id, "hold_started", begun))
+            node.observers.notice(Observation(name, claim._life, "hold_started", begun))
 
     def trace_of(self, claim: Claim) -> Mapping[str, str]:
         return self.node.observers.trace_of(
-            Observation(self.plan.name, self.node.id, "hold_started", {"request": claim._request})
+            Observation(self.plan.name, claim._life, "hold_started", {"request": claim._request})
         )
 
     def _release_seen(self, claim: Claim) -> None:
         node = self.node
         held_s = (node.now() - claim._granted_at) / SECOND
-        ended = Observation(self.plan.name, node.id, "hold_ended", {"request": claim._request, "seconds": held_s})
+        ended = Observation(self.plan.name, claim._life, "hold_ended", {"request": claim._request, "seconds": held_s})
         try:
             self.release(claim, node.observers.baggage(ended))
         finally:

@@ -59,6 +59,7 @@ from softmutex.core.messages import OF_NODE, Forget, Message, Relay, Standing
 from softmutex.core.wire import Frame, UnfitForWire
 from softmutex.ports import CannotOpen, Member
 from softmutex.runtime import statistics
+from softmutex.runtime.lives import REMEDY
 from softmutex.runtime.local import LocalMutex
 from softmutex.runtime.resting import is_worth_it
 from softmutex.runtime.terms import Plan, Terms, refusal
@@ -79,6 +80,7 @@ class GroupDriver:
         self._node = node
         self._banned: frozenset[int | bytes] = frozenset()
         self._is_performing = False
+        self.view: Sequence[Member] = ()  # the last one
         self._patience: dict[str, Duration | None] = {}  # how long each mutex waits for those that are silent
         isolated_s = node.settings["isolated_timeout"]
         isolated_timeout = None if isolated_s == math.inf else from_seconds(isolated_s)
@@ -94,6 +96,7 @@ class GroupDriver:
     def listed(self, view: Sequence[Member]) -> None:
         """The membership's list of the others, whole."""
         membership, now = self._node.membership, self._node.now()
+        self.view = view
         # By attributes, not by protocols: `Warned` passes on what the membership behind it has.
         self._heed(getattr(membership, "banned", self._banned))
         pending = getattr(membership, "pending", None)
@@ -394,9 +397,7 @@ class GroupDriver:
 
     def _doubled(self, source: str) -> None:
         """A cloned machine, or one that was set back: both seal under one id, and each is taken for the other."""
-        why = f"another process, at {source}, lives under the id of this node: was this machine cloned, or set back?"
-        self._node.warn("own id", f"{why} This node goes on no further: open it anew.", once="own id")
-        self._give_up(why)
+        self._node.lives.end(f"another process, at {source}, lives under the id of this node: {REMEDY}")
 
     def _may_say_who_is_gone(self, sender: NodeId) -> bool:
         """Anybody with the key where there are no identities; where there are, those whom this node's settings name."""

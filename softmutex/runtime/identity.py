@@ -183,6 +183,11 @@ class Vouching:
         """As a ban names it."""
         return base64.urlsafe_b64encode(self.public).decode().rstrip("=")
 
+    def begin_anew(self) -> None:
+        """Another life of the same identity, which has met nobody."""
+        self.senders = {}
+        self.sessions = Sessions()
+
     # --- signing ----------------------------------------------------------------------------------------------------
 
     def adopt(self, raw: bytes) -> Certificate:
@@ -233,6 +238,13 @@ class Vouching:
         if is_harmless or (kind in FROM_STRANGERS and self.sessions.get(frame.sender) is None):
             return BELIEVED
         return Verdict("does not show who it is")
+
+    def judge_own(self, verdict: Verdict, *, is_opening: bool) -> Verdict:
+        """On a frame in the name of this very life: a greeting of its own, or of a clone, which has its identity."""
+        if is_opening or verdict.wrong:
+            return Verdict(verdict.wrong)
+        is_own = verdict.vouched is not None and verdict.vouched.public == self.public
+        return BELIEVED if is_own else Verdict("does not show that it is this node, in whose name it speaks")
 
     def _judge_signed(self, frame: Frame, header: bytes, attestation: bytes, body: bytes) -> Verdict:
         end = len(attestation) - SIGNATURE

@@ -66,6 +66,15 @@ class KeysInForce:
         if path is not None:
             self._look_later()
 
+    @property
+    def in_use(self) -> tuple[bytes, ...]:
+        """The one that seals first, and all that open."""
+        return (*self._keys, *self._retired)
+
+    def serve(self, seal: Sealer) -> None:
+        """The seal of another life."""
+        self._seal = seal
+
     def _look_later(self) -> None:
         self._node.timers.set("keys", self._node.now() + _LOOK, self._look_again, None)
 

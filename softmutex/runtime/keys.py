@@ -59,6 +59,18 @@ def seal_with(keys: Sequence[bytes], group: str, me: NodeId) -> Seal:
     return Sealer(KeyRing.of(*keys), group, me) if keys else Unsealed(me)
 
 
+def seal_again(node: RunningNode) -> None:
+    """For another life: by the keys that are in force. What was refused goes on being counted."""
+    before = node.seal
+    node.seal = seal_with(() if node.keys is None else node.keys.in_use, node.settings["group"], node.id)
+    node.seal.refusals = before.refusals
+    if node.keys is not None and node.vouching is not None:
+        node.vouching.begin_anew()
+        node.seal.vouching = node.vouching  # type: ignore[union-attr]
+    if node.keys is not None:
+        node.keys.serve(node.seal)  # type: ignore[arg-type]
+
+
 def in_force(node: RunningNode, keys: Sequence[bytes]) -> KeysInForce | None:
     """What changes the keys of a node that seals. Whether it does so at all does not change while it runs."""
     from softmutex.runtime.keyfile import KeysInForce

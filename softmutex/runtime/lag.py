@@ -15,8 +15,9 @@ import asyncio
 import weakref
 from typing import Protocol
 
-from softmutex.core.events import Instant, from_seconds
-from softmutex.runtime.clock import Clock
+from softmutex.core.events import Duration, Instant, from_seconds
+from softmutex.runtime.clock import Clock, has_time_of_its_own
+from softmutex.runtime.whereabouts import Whereabouts
 from softmutex.saying import logger
 
 log = logger("loop")
@@ -29,11 +30,20 @@ WARN_AGAIN_S = 60.0
 _monitors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LagMonitor] = weakref.WeakKeyDictionary()
 
 
+class LivesForLag(Protocol):
+    def end(self, why: str) -> None: ...
+
+    def doubt(self, jump: Duration) -> None: ...
+
+
 class NodeForLag(Protocol):
     """What is asked of the node. Nothing else of it is touched."""
 
     now: Clock
     overdue_at: Instant
+
+    @property
+    def lives(self) -> LivesForLag: ...
 
     def is_awake(self) -> None: ...
 
@@ -51,6 +61,7 @@ class LagMonitor:
         self._warned_at = float("-inf")
         self.max_s = 0.0
         self.count = 0
+        self._whereabouts = None if has_time_of_its_own(loop) else Whereabouts()
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> LagMonitor:
@@ -77,8 +88,23 @@ class LagMonitor:
             node.overdue_at = node.now() + SLEEP
         self._tick_handle = self._loop.call_at(self._due, self._tick)
 
+    def look(self) -> None:
+        """Whether this is still the machine that it was."""
+        where = self._whereabouts
+        if where is None or not where.is_due(self._loop.time()):
+            return
+        if differs := where.changed():
+            for node in list(self._nodes):
+                node.lives.end(
+                    f"{differs} is another one than a moment ago: this machine was cloned, set back or moved."
+                )
+        elif jump := where.jumped():
+            for node in list(self._nodes):
+                node.lives.doubt(jump)
+
     def _tick(self) -> None:
         now = self._loop.time()
+        self.look()
         for node in list(self._nodes):
             node.is_awake()
         lag_s = now - self._due

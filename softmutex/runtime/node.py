@@ -51,10 +51,10 @@ from softmutex.core.events import (
     Suspect,
 )
 from softmutex.core.machine import Setup, WhenIsolated
-from softmutex.core.messages import Message, name_of
+from softmutex.core.messages import Ahead, Message, name_of
 from softmutex.core.wire import Frame
 from softmutex.ports import CannotOpen, Closed, Datagram, Member, Membership, Observation, Transport
-from softmutex.runtime import forks, keys, lookout, resting
+from softmutex.runtime import forks, keys, lives, lookout, resting
 from softmutex.runtime.budgets import Budgets, Quota
 from softmutex.runtime.claim import Claim
 from softmutex.runtime.clock import clock_of
@@ -136,24 +136,29 @@ class RunningNode:
         self.identity = keys.identify(self)
         self.vouching = None if self.identity is None else self.identity.vouching
         self.observers = Observers(settings["observers"], self)
-        self.driver, self.doorstep = GroupDriver(self), Doorstep(self)
-        self.members = self.driver.members
+        self.begin_group()
+        self.doorstep = Doorstep(self)
         self.status, self.lookout = StatusDesk(self), lookout.Lookout(self)
         self.lag = LagMonitor.of(self.loop)
         self.keys = keys.in_force(self, group_keys)
+        self.lives = lives.Lives(self)
+
+    def begin_group(self) -> None:
+        self.driver = GroupDriver(self)
+        self.members = self.driver.members
         self.seal.serve(self.members, self.now)
 
     # --- birth and death --------------------------------------------------------------------------------------------
 
     async def _join(self) -> None:
         try:
-            self._start(self._pump(), "pump")
+            self.start_task(self._pump(), "pump")
             if self.identity is not None and self.identity.papers is not None:
-                self._start(self.identity.papers.renew_forever(), "certificate")
+                self.start_task(self.identity.papers.renew_forever(), "certificate")
                 await self.identity.papers.first()
             await self.membership.join(Member(self.transport.address, self.id, self.name))
             self.driver.listed(await self.membership.watch())
-            self._start(self._watch(), "members")
+            self.start_task(self._watch(), "members")
             await self._until(lambda: not self.driver.unread(), READING_S)
             if unread := self.driver.unread():
                 what = f"the membership could not be read for {READING_S:g} s, so nobody knows who else is there"
@@ -222,7 +227,8 @@ class RunningNode:
             await close_each(self.name, self.identity.aclose)
         self.observers.close()
 
-    def _start(self, work: Any, name: str) -> None:
+    def start_task(self, work: Any, name: str) -> None:
+        self._tasks = [task for task in self._tasks if not task.done()]
         self._tasks.append(self.loop.create_task(work, name=f"softmutex {name}"))
 
     def is_mine(self) -> bool:
@@ -254,7 +260,8 @@ class RunningNode:
     async def _watch(self) -> None:
         with contextlib.suppress(Closed):
             while True:
-                self.driver.listed(await self.membership.watch())
+                view = await self.membership.watch()
+                self.driver.listed(view)  # of the life that there is by now
                 self._news.set()
 
     def take(self, datagram: Datagram) -> None:
@@ -298,9 +305,11 @@ class RunningNode:
 
     def _take_for_node(self, sender: NodeId, mutex: str, message: Message, source: str, to_me: bool) -> None:
         heard = (sender, message, source, to_me)
-        if self.status.received(*heard) or self.lookout.received(*heard, mutex):
-            return
-        if not self.driver.received(sender, mutex, message, source, to_me):
+        if to_me and isinstance(message, Ahead):
+            self.lives.told(sender, message)
+        elif self.status.received(*heard) or self.lookout.received(*heard, mutex):
+            pass
+        elif not self.driver.received(sender, mutex, message, source, to_me):
             self.drop("not addressed")
 
     # --- the machine ------------------------------------------------------------------------------------------------
@@ -327,6 +336,7 @@ class RunningNode:
         now = self.now()
         late = now - self.overdue_at
         if late > 0:
+            self.lag.look()
             self.overdue_at = now + SLEEP  # said once
             for mutex in list(self.mutexes.values()):
                 if mutex.started:

@@ -114,6 +114,14 @@ class Observers:
             if isinstance(observer, Guest):
                 self._ask(observer, observer.closed, self._shown)
 
+    def begin_anew(self) -> None:
+        """The node has another id."""
+        self.close()
+        self._shown = ShownNode(self._node)
+        for observer in self.awake:
+            if isinstance(observer, Guest):
+                self._ask(observer, observer.opened, self._shown)
+
     def notice(self, observation: Observation) -> None:
         for observer in self.awake:
             try:

@@ -73,6 +73,10 @@ class Replays:
         window = self._windows.get(sender)
         return window is None or window.is_new(counter)
 
+    def highest(self, sender: NodeId) -> int:
+        """The highest counter of one that is remembered."""
+        return self._windows[sender].highest
+
     def must_prove(self, sender: NodeId) -> bool:
         """It may be one that was forgotten."""
         return bool(self._secret) and sender not in self._windows

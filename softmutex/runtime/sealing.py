@@ -49,7 +49,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from softmutex.core import epochs
 from softmutex.core.errors import BadFrame, ConfigError, NodeClosed
 from softmutex.core.events import NOBODY, Instant, NodeId
-from softmutex.core.messages import Bye, Challenge, Hello, Message, Ping, Pong
+from softmutex.core.messages import Ahead, Bye, Challenge, Hello, Message, Ping, Pong
 from softmutex.core.wire import (
     HEADER_SIZE,
     MAX_FRAME,
@@ -69,6 +69,7 @@ from softmutex.core.wire import (
 )
 from softmutex.files import read_secret
 from softmutex.runtime import forks
+from softmutex.runtime.budgets import Quota
 from softmutex.runtime.replays import Replays
 from softmutex.runtime.sessions import SHOWN, Session
 
@@ -79,6 +80,7 @@ KEY_SIZE = 32
 SUB_KEY_SIZE = 64  # one half authenticates, the other encrypts
 SIGNATURE_SIZE = 64
 PING_SIZE = SMALLEST + 8 + TAG_SIZE  # nobody is asked for a proof with more bytes than it sent
+AHEAD_A_SECOND = 10  # senders of frames that were opened before are told so, at most
 CIPHERS_KEPT = 16  # 2.4 KB each; to derive one anew costs about 4 us
 SIGNED = 1 << 63  # in the counter
 PAIRED = 1 << 62
@@ -209,6 +211,11 @@ class _Door:
         self.key_ids: tuple[int, ...] = ()  # the one that seals first
         self._now: Callable[[], Instant] | None = None
 
+    @property
+    def sealed(self) -> int:
+        """How many frames, in this life: 0 where nothing is."""
+        return 0
+
     def serve(self, members: Collection[NodeId], now: Callable[[], Instant]) -> None:
         """What the node knows for whom it seals: who is forgotten last, and what time it is."""
         self._now = now
@@ -274,9 +281,15 @@ class Sealer(_Door):
         self._group = group.encode()
         self._counter = 0
         self.replays = Replays()
+        self._aheads = Quota(AHEAD_A_SECOND)
         self._born = forks.here.generation
         self.vouching: Vouching | None = None
         self.rekey(ring)
+
+    @property
+    def sealed(self) -> int:
+        """How many frames, in this life."""
+        return self._counter
 
     def rekey(self, ring: KeyRing) -> None:
         self._keys = dict(ring.keys)
@@ -341,7 +354,7 @@ class Sealer(_Door):
                 return self._refuse(Refusal.UNKNOWN_KEY, f"sealed with key {key}; this node has {sorted(self._keys)}")
             is_bare = number == counter and self.vouching is not None and self.vouching.demands_proof(sender)
             if not is_bare and not self.replays.is_new(sender, counter):
-                return self._refuse(Refusal.REPLAYED, "opened before, or older than all that is remembered")
+                return self._replayed(data, key, sender, number)
             cipher = self._cipher_of(key, sender, is_paired=bool(number & PAIRED))
             if cipher is None:
                 return self._refuse(Refusal.UNMET, "sealed for two that are strangers here")
@@ -356,9 +369,11 @@ class Sealer(_Door):
         if (frame.receiver != self.me or sender == self.me) and (misplaced := self._misplaced(frame)):
             return misplaced
         verdict = None
-        if self.vouching is not None and sender != self.me:
+        if self.vouching is not None and (sender != self.me or self.vouching.required):
             is_paired = bool(number & PAIRED)
             verdict = self.vouching.judge(frame, header, body[:begin], body[begin:], is_paired=is_paired)
+            if sender == self.me:
+                verdict = self.vouching.judge_own(verdict, is_opening=is_opening(frame.message))
             if verdict.wrong:
                 self.refusals[why := Refusal.UNVOUCHED if begin else Refusal.UNSIGNED] += 1
                 return Refused(why, verdict.wrong, sender=sender if verdict.is_certain else NOBODY)
@@ -366,6 +381,21 @@ class Sealer(_Door):
             return frame
         whose = ~sender if is_bare else sender
         return self._impossible(frame) or self._take_in(frame, whose, counter, verdict, len(data))
+
+    def _replayed(self, data: bytes, key: int, sender: NodeId, number: int) -> Refused:
+        """Its sender, where that has sealed it indeed, is told how far it has got: it may have been set back."""
+        refused = self._refuse(Refusal.REPLAYED, "opened before, or older than all that is remembered")
+        if sender == self.me or len(data) < PING_SIZE or self._now is None or not self._aheads.take(self._now()):
+            return refused
+        cipher = self._cipher_of(key, sender, is_paired=bool(number & PAIRED))
+        try:
+            body = cipher.decrypt(data[HEADER_SIZE:], [data[:HEADER_SIZE]]) if cipher is not None else b""
+            frame = read_body(sender, body, signed_part(body) if number & SIGNED else 0)
+        except (InvalidTag, BadFrame):
+            return refused
+        if frame.receiver != self.me or isinstance(frame.message, Ahead | Bye):
+            return refused
+        return refused._replace(sender=sender, answer=Ahead(self.replays.highest(sender)))
 
     def _cipher_of(self, key: int, sender: NodeId, *, is_paired: bool) -> AESSIV | None:
         if not is_paired:

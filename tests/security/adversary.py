@@ -17,8 +17,10 @@ KEPT = 400  # frames that he plays back; of more, those that come in by lot
 
 class HostileNetwork:
     def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
+        self.rng = rng = random.Random(seed)
         self.is_hostile = True
+        self.loss = rng.choice((0.1, 0.1, 0.3, 0.6, 0.9))
+        self.preferred = rng.choice((None, None, *range(6)))  # what he does most of all, if anything
         self.taken: list[tuple[str, str, bytes]] = []
         self.forged = 0
         self.places: dict[str, HostilePlace] = {}
@@ -37,10 +39,9 @@ class HostileNetwork:
         else:
             self.taken[rng.randrange(KEPT)] = (source, to, payload)
         lot = rng.random()
-        if lot < 0.1:
-            return
-        late = LATE_S * rng.random() if lot < 0.2 else DELAY_S
-        self.deliver(self.somewhere(source), to, payload, late)
+        if lot >= self.loss:
+            late = LATE_S * rng.random() if lot < self.loss + 0.1 else DELAY_S
+            self.deliver(self.somewhere(source), to, payload, late)
         for _ in range(rng.choice((0, 0, 1, 3))):
             self.interfere(source, to, payload)
 
@@ -49,7 +50,7 @@ class HostileNetwork:
         old_source, old_to, old = rng.choice(self.taken)
         late = rng.choice((DELAY_S, LATE_S * rng.random()))
         self.forged += 1
-        match rng.randrange(6):
+        match self.preferred if self.preferred is not None and rng.random() < 0.7 else rng.randrange(6):
             case 0:  # reflected
                 self.deliver(to, source, payload, late)
             case 1:  # once more, as from somebody else

@@ -29,7 +29,7 @@ from softmutex.core.messages import Hello
 GREETING: Final = from_seconds(0.1)  # the gap after the first HELLO; the next ones double
 GREETING_MOST: Final = SECOND
 REFUSALS: Final = 2
-OWN_FOR: Final = 60 * SECOND
+OWN_FOR: Final = 10 * SECOND  # two that are told so of each other by reflected frames miss each other for so long
 CANDIDATES_MAX: Final = 4096
 
 

@@ -120,21 +120,19 @@ class Group:
         for address in self.greeter.listed():
             if address not in shown:
                 self.greeter.stop(address, now)
-        before = {peer.listed.address: peer for peer in self.peers.values() if peer.listed is not None}
-        for peer in before.values():
+        had = [peer for peer in self.peers.values() if peer.listed is not None]
+        before = {peer.listed.address: peer for peer in had if peer.listed is not None}
+        for peer in had:  # of two lives at one address both
             peer.listed = None
         believed = [place for place in shown.values() if self._is_believed(place, listing.complete, before, now)]
         for place in believed:
             self._parted.pop(place.id, None)
         self._admit(believed, now)
-        gone = [peer.id for peer in before.values() if peer.listed is None and peer.id in self.peers]
+        gone = [peer.id for peer in had if peer.listed is None and peer.id in self.peers]
+        for id in gone:
+            (self._part if listing.complete else self.suspect)(id, now)
         if listing.complete:
-            for id in gone:
-                self._part(id, now)
             self._remove(gone, now)
-        else:
-            for id in gone:
-                self.suspect(id, now)
         if believed:
             self._look_at_names()
         self.founding.look_again(now)
@@ -142,16 +140,17 @@ class Group:
     def _is_believed(self, place: Listed, is_complete: bool, before: Mapping[str, Peer], now: Instant) -> bool:
         """One that is not a member yet, and need not be greeted first. `before`: who was listed at an address."""
         known = self.peers.get(place.id) if place.id else before.get(place.address) or self.company.at(place.address)
-        objection = self._door.objection(place.id) if place.id else ""
+        is_another = place.id not in (NOBODY, self.ego.id)
+        objection = self._door.objection(place.id) if is_another else ""
         if known is not None:
             known.listed = place
-        elif place.id == self.ego.id or self.greeter.is_own(place.address):
+        elif self.greeter.is_own(place.address):
             pass
         elif objection == BANNED:
             self._ignore(place.id, place.name or place.address)
-        elif place.id and is_complete and not objection and place.address not in self.greeter:
+        elif is_another and is_complete and not objection and place.address not in self.greeter:
             return True
-        else:
+        else:  # our own id: this node by another address, or one that was cloned
             self._greet(place, now)
         return False
 

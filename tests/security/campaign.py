@@ -1,0 +1,75 @@
+"""Many seeds of what is promised of security, spread over machines as one likes, and T measured:
+
+    python -m tests.security.campaign [adversary ...] [--seeds 0:5000]
+
+A line for each fault: how many seeds, which of them broke a law, and how long it took until everybody was back. The
+same seed is the same run. Exit code 1 where one broke.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.security import under_attack
+
+
+class Fault(NamedTuple):
+    what: str
+    run: Callable[[int, Path], float]  # seed, a folder for keys --> seconds until everybody was back
+    bound_s: float
+
+
+FAULTS = {
+    "adversary": Fault(
+        "somebody without the key has the network: drops, delays, reflects, replays, mixes, forges",
+        under_attack.attack,
+        under_attack.BACK_S,
+    ),
+}
+
+
+def campaign(fault: Fault, seeds: range) -> tuple[list[float], list[int]]:
+    """How long each took, in order; and which broke."""
+    took: list[float] = []
+    broken: list[int] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in seeds:
+            try:
+                took.append(fault.run(seed, Path(folder)))
+            except Exception:
+                broken.append(seed)
+                print(f"seed {seed}:", traceback.format_exc(limit=-1), file=sys.stderr)
+    return sorted(took), broken
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"of {', '.join(FAULTS)}; all of them by default")
+    parser.add_argument("--seeds", default="0:20", help="FIRST:END")
+    asked = parser.parse_args()
+    first, _, end = asked.seeds.partition(":")
+    logging.disable(logging.CRITICAL)
+    is_broken = False
+    for name in asked.faults or FAULTS:
+        fault, began = FAULTS[name], time.process_time()
+        took, broken = campaign(fault, range(int(first), int(end)))
+        is_broken = is_broken or bool(broken)
+        print(f"{name} ({fault.what}): seeds {asked.seeds}, {len(broken)} broken {broken or ''}".rstrip())
+        if took:
+            last = (took[len(took) // 2], took[int(0.99 * (len(took) - 1))], took[-1])
+            spent_s = (time.process_time() - began) / (int(end) - int(first))
+            print("  back after {:.1f} s median, {:.1f} s at 99 %, {:.1f} s at most".format(*last), end="")
+            print(f" (bound {fault.bound_s:g} s); {spent_s:.2f} s of CPU a seed", flush=True)
+    return int(is_broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

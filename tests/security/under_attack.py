@@ -1,0 +1,131 @@
+"""Members on a network in the hands of somebody without the key, held to the laws, and how long until they are back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from softmutex import Hold, Node
+from softmutex.ports import Member
+from softmutex.runtime import keyfile
+from softmutex.runtime import node as node_module
+from softmutex.testing import in_virtual_time
+from tests.runtime.test_peers import Listed
+from tests.security.adversary import HostileNetwork
+from tests.security.insider import KEY, Certifying
+
+HOSTILE_S = 20.0
+BACK_S = 20.0  # T: frames that were reflected part two for ten seconds (`core/group/greeter.py`, OWN_FOR)
+FAIR_S = 5.0
+TURN_S = 0.1
+
+
+@contextlib.contextmanager
+def reproducible(seed: int) -> Iterator[None]:
+    """Nodes that are opened meanwhile draw their ids, and all that they decide by lot, from the seed."""
+    ids, lots = random.Random(f"ids {seed}"), random.Random(f"lots {seed}")
+    before = node_module.secrets, node_module.random
+    drawn: Any = SimpleNamespace(randbits=ids.getrandbits), SimpleNamespace(Random=lambda: random.Random(lots.random()))
+    node_module.secrets, node_module.random = drawn
+    try:
+        yield
+    finally:
+        node_module.secrets, node_module.random = before
+
+
+class Watch:
+    """Sees every hold from outside."""
+
+    def __init__(self) -> None:
+        self.may_work = asyncio.Event()
+        self.may_work.set()
+        self.inside: list[Hold] = []
+        self.met: set[tuple[Hold, Hold]] = set()
+        self.turns = 0
+
+    async def work(self, node: Node) -> None:
+        while True:
+            await self.may_work.wait()
+            async with node.mutex("x") as hold:
+                self.inside.append(hold)
+                self.turns += 1
+                self.met |= set(combinations(self.inside, 2))
+                await asyncio.sleep(TURN_S)
+                self.inside.remove(hold)
+
+
+class Shown(Listed, Certifying):
+    """A list that may err, and an authority."""
+
+    def __init__(self, *members: Member) -> None:
+        Listed.__init__(self, *members)
+        self._everywhere: set[bytes] = set()
+
+
+def a_member(network: HostileNetwork, names: tuple[str, ...], name: str, folder: Path | None) -> Node:
+    options: dict[str, Any] = {"transport": network.transport(name), "key": KEY, "name": name}
+    listed = [Member(each, 0) for each in names]
+    if folder is None:
+        return Node(membership=Listed(*listed), **options)
+    file = folder / f"{name}.identity"
+    if not file.exists():
+        keyfile.make(file)
+    return Node(membership=Shown(*listed), identity=file, require_identity=True, **options)
+
+
+def attack(seed: int, folder: Path) -> float:
+    """Two to four members, one time in four with identities. How long after it, in seconds, until all know all."""
+    names = ("a", "b", "c", "d")[: 2 + seed % 3]
+    with reproducible(seed):
+        return under_attack(seed, names, folder if seed % 4 == 3 else None)
+
+
+@in_virtual_time
+async def under_attack(seed: int, names: tuple[str, ...], folder: Path | None) -> float:
+    network = HostileNetwork(seed)
+    nodes = [a_member(network, names, name, folder) for name in names]
+    await asyncio.gather(*(node.open() for node in nodes))
+    watch = Watch()
+    works = [asyncio.create_task(watch.work(node)) for node in nodes]
+    try:
+        ids = {node.id for node in nodes}
+        for _ in range(int(HOSTILE_S / 0.1)):
+            await asyncio.sleep(0.1)
+            for node in nodes:
+                assert {peer.id for peer in node.peers()} <= ids - {node.id}, seed
+        assert network.forged > 5, seed
+        network.is_hostile = False
+        watch.may_work.clear()
+        back_s = await last_seen_apart(nodes, BACK_S)
+        assert back_s < BACK_S, (seed, "not all know all")
+        watch.may_work.set()
+        await asyncio.sleep(1.0)
+        watch.met.clear()
+        before = watch.turns
+        await asyncio.sleep(FAIR_S)
+        assert not watch.met, (seed, "two hold at once on a fair network")
+        assert watch.turns - before > 20, seed
+        assert ids == {node.id for node in nodes}, (seed, "strangers took a life")
+        return back_s
+    finally:
+        for work in works:
+            work.cancel()
+        for outcome in await asyncio.gather(*works, return_exceptions=True):
+            assert isinstance(outcome, asyncio.CancelledError), outcome
+        await asyncio.gather(*(node.close() for node in nodes))
+
+
+async def last_seen_apart(nodes: list[Node], within_s: float) -> float:
+    """How long until all know all, for good."""
+    apart_s, step_s = 0.0, 0.1
+    for number in range(1, round(within_s / step_s) + 1):
+        await asyncio.sleep(step_s)
+        if any(len(node.peers()) != len(nodes) - 1 for node in nodes):
+            apart_s = number * step_s
+    return apart_s
