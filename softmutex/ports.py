@@ -3,9 +3,10 @@
 Each promise has a number; `softmutex.testing.contracts` has one test for each, and an adapter proves itself by
 subclassing the contract. An adapter that cannot keep a promise is not an adapter.
 
-What some adapters can do and others cannot is a small protocol of its own (`OnThisHost`, `Complete`, `Banning`,
-`Observing`, `Authority`; `Sleeper`, `Courier`, `Choosy`, `Guest`, `Tracer`): an adapter has it or has it not, and the
-same contract proves it. The naive way, an attribute that is looked for where it is needed, is promised by nobody.
+What some adapters can do and others cannot is a small protocol of its own (`OnThisHost`, `Explaining`, `Complete`,
+`Banning`, `Observing`, `Authority`; `Sleeper`, `Courier`, `Choosy`, `Guest`, `Tracer`): an adapter has it or has it
+not, and the same contract proves it. The naive way, an attribute that is looked for where it is needed, is promised by
+nobody.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Transport(Protocol):
         to `send`, without a payload. A hint: it may come late, or not at all. An absent host is silence, and so is a
         cut. Nobody else can bring one about: an empty datagram that arrives is dropped.
 
-    What else it may be: `OnThisHost` (T8).
+    What else it may be: `OnThisHost` (T8), `Explaining` (T9).
     Prove it: subclass `softmutex.testing.contracts.TransportContract`.
     """
 
@@ -106,6 +107,18 @@ class Transport(Protocol):
     async def aclose(self) -> None: ...
 
     def statistics(self) -> Mapping[str, int]: ...
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """Of a transport that finds out why somebody who is there cannot be talked to.
+
+    T9  `troubles` tells, by the addresses that were given to `send`, why nothing gets through to somebody who is there
+        (a certificate that is not trusted, a port that speaks something else), in a sentence with a remedy. An address
+        at which nobody answers, and one that was reached since, are not among them. Bounded.
+    """
+
+    def troubles(self) -> Mapping[str, str]: ...
 
 
 @runtime_checkable

@@ -138,7 +138,7 @@ class Survey:
             async with asyncio.timeout(patience_s):
                 await self._visitor.put(question)
         except TimeoutError:
-            why = self._visitor.turned_away.get(member.address, "")
+            why = self._visitor.why_not(member.address)
             return Answer(member, is_refused=member.address in self._visitor.refused, turned_away=why)
         document = question.document()
         if document is None:

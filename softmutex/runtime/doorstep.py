@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from softmutex.core.hint import Hint, Why, read_hint, write_hint
 from softmutex.core.wire import VERSION
-from softmutex.ports import Datagram
+from softmutex.ports import Datagram, Explaining
 from softmutex.runtime.budgets import Quota
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Doorstep:
     def _hinted(self, hint: Hint, source: str) -> bool:
         """Whether it is one: of a member by the list, about a frame of ours."""
         node = self._node
+        if not node.driver.is_listed(source):
+            source = source.rpartition("://")[2]  # as lists may have it
         if hint.sender != node.id or not node.driver.is_listed(source):
             return False
         if source in self._turned_away or len(self._turned_away) < TOLD_MAX:
@@ -90,10 +92,15 @@ class Doorstep:
 
     def refusing(self) -> Mapping[str, str]:
         """Addresses of the list at which somebody is who does not listen to us, and why. Empty where anybody does."""
-        driver = self._node.driver
+        node, driver = self._node, self._node.driver
         if any(peer.heard_at for peer in driver.peers.values()):
             return {}
-        return {source: why for source, why in self._turned_away.items() if driver.is_listed(source)}
+        troubles = node.transport.troubles() if isinstance(node.transport, Explaining) else {}
+        for source, why in troubles.items():
+            if driver.is_listed(source):
+                node.warn("turned away", f"{source} is there, and cannot be talked to: {why}", once=f"trouble {source}")
+        each = {**troubles, **self._turned_away}
+        return {source: why for source, why in each.items() if driver.is_listed(source)}
 
     def is_shut_out(self) -> bool:
         """All of the list refuse us, but for ports at which nobody listens: there is nobody to be waited for."""

@@ -34,7 +34,7 @@ from softmutex.core.messages import (
     StatusRequest,
 )
 from softmutex.core.wire import Frame
-from softmutex.ports import Closed, Datagram, Member, Transport
+from softmutex.ports import Closed, Datagram, Explaining, Member, Transport
 from softmutex.runtime import keys
 from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
@@ -206,6 +206,12 @@ class Visitor:
                     self._take(datagram)
         except Closed:
             return
+
+    def why_not(self, address: str) -> str:
+        """Why somebody who is there does not answer; empty where that is not known."""
+        troubles = self._transport.troubles() if isinstance(self._transport, Explaining) else {}
+        told = {place.rpartition("://")[2]: why for place, why in {**troubles, **self.turned_away}.items()}
+        return told.get(address.rpartition("://")[2], "")
 
     async def ask(self, member: Member) -> dict[str, Any] | None:
         """What the member knows. Asks again until it has answered in full; the caller sets the limit."""

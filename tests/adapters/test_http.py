@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from softmutex_adapters.transports import http_server
+from softmutex_adapters.transports import http, http_server
 from softmutex_adapters.transports.frames import MAX_BODY, pack, read_base, unpack
 from softmutex_adapters.transports.http import QUEUE_MAX, HttpTransport
 
@@ -284,6 +284,31 @@ async def test_a_peer_whose_certificate_nobody_vouches_for_is_not_talked_to(open
     here.send(there.address, b"hello")
     await eventually(lambda: here.statistics()["send_failed"] == 1, "the loss is not counted")
     assert there.statistics()["received"] == 0
+    assert "its certificate is not trusted: " in here.troubles()[there.address]
+
+
+async def test_a_port_that_speaks_no_tls_is_told_of_until_it_does(opened: Open, tmp_path: Path) -> None:
+    cert, key, ca = map(str, make_certificates(tmp_path))
+    here, there = await opened(tls=True, cert=cert, key=key, ca=ca), await opened()
+    address = there.address.partition("://")[2]  # as a list has it
+    here.send(address, b"hello")
+    await eventually(lambda: here.statistics()["send_failed"] == 1, "the loss is not counted")
+    assert "that port speaks no TLS, or another one" in here.troubles()[address]
+    await there.aclose()
+    here.send(address, b"hello")
+    await eventually(lambda: here.statistics()["refused"] == 1, "nobody listens there any more")
+    assert here.troubles() == {}
+    assert [datagram.source for datagram in await here.receive()] == [address], "as it was given"
+
+
+async def test_of_troubles_so_many_are_kept(opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "TROUBLES_MAX", 2)
+    cert, key, ca = map(str, make_certificates(tmp_path))
+    here, there = await opened(tls=True, cert=cert, key=key, ca=ca), await opened()
+    for number in range(4):
+        here.send(f"{there.address}/{number}".replace("http:", "https:"), b"hello")
+    await eventually(lambda: here.statistics()["send_failed"] == 4, "the losses are not counted")
+    assert len(here.troubles()) == 2
 
 
 async def test_with_mutual_a_caller_without_a_certificate_is_not_heard(opened: Open, tmp_path: Path) -> None:
@@ -293,6 +318,22 @@ async def test_with_mutual_a_caller_without_a_certificate_is_not_heard(opened: O
     here.send(there.address, b"hello")
     await eventually(lambda: here.statistics()["send_failed"] == 1, "the loss is not counted")
     assert there.statistics()["received"] == 0
+
+
+async def test_a_certificate_of_another_authority_is_told_of_where_certificates_are_mutual(
+    opened: Open, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    cert, key, ca = map(str, make_certificates(tmp_path))
+    other_cert, other_key, _ = map(str, make_certificates(tmp_path / "other"))
+    there = await opened(tls=True, cert=cert, key=key, ca=ca, mutual=True)
+    here = await opened(tls=True, cert=other_cert, key=other_key, ca=ca, mutual=True)
+    for count in (1, 2):
+        here.send(there.address, b"hello")
+        await eventually(lambda count=count: here.statistics()["send_failed"] == count, "the loss is not counted")  # type: ignore[misc]
+    assert there.statistics()["received"] == 0
+    said = here.troubles()[there.address]
+    assert "mutual=true" in said or "it does not trust the certificate of this node" in said
 
 
 async def test_certificates_that_cannot_be_read_are_named_with_the_remedy(opened: Open, tmp_path: Path) -> None:

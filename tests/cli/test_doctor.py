@@ -21,6 +21,7 @@ from softmutex.cli.checks import Verdict
 from softmutex.cli.survey import Answer, Survey
 from softmutex.ports import Member
 from softmutex.testing import MemoryNetwork
+from tests.adapters.certificates import make_certificates
 from tests.cli.processes import children_of, read_number, started
 from tests.runtime.group import node_on, shown, until
 
@@ -369,3 +370,17 @@ def test_an_adapter_that_cannot_be_imported_is_a_warning(monkeypatch: pytest.Mon
     monkeypatch.setattr(plugins, "load", broken)
     verdict, says = worst(checks.check_installation())
     assert verdict is Verdict.WARN and says == "transport http: no module named pigeon"
+
+
+async def test_of_a_member_whose_certificate_is_not_trusted_it_says_so(environ: dict[str, str], tmp_path: Path):
+    places = [tmp_path / "ours", tmp_path / "theirs"]
+    for place in places:
+        place.mkdir()
+    (cert, key, ca), theirs = (tuple(map(str, make_certificates(place))) for place in places)
+    there = f"https://127.0.0.1:0?cert={cert}&key={key}&ca={ca}"
+    async with Node(transport=there, membership="static://127.0.0.1:1", key=bytes(32)) as node:
+        here = f"https://127.0.0.1:0?cert={theirs[0]}&key={theirs[1]}&ca={theirs[2]}"
+        flags = ("--transport", here, "--membership", f"static://{node.address}")
+        code, report = await asyncio.to_thread(examine, {**environ, "SOFTMUTEX_INSECURE": "1"}, *flags)
+    assert code == 1
+    assert "is there and refuses us: its certificate is not trusted" in the_failure(report)["says"]

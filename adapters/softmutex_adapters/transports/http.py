@@ -17,6 +17,7 @@ H6  An address is known when this node was told to send to it, not by a caller's
     body. To the others couriers go only STRANGERS_MAX at a time, over connections of their own: who makes a node post
     to black holes does not hold up what it posts to members.
 H7  A connection that is refused is told of (transport.T7); a proxy that answers for a node behind it refuses nothing.
+H8  Where TLS fails, it is told why (transport.T9): silence would be taken for a host that is down.
 
 Behind a reverse proxy: `http://127.0.0.1:9431?advertise=https://public.example/prefix`. The proxy may keep the prefix
 or take it off, if the URL says it too: `http://127.0.0.1:9431/prefix?advertise=...`.
@@ -59,6 +60,10 @@ QUEUE_MAX = 1024
 PEERS_MAX = 4096
 STRANGERS_MAX = 32
 KNOWN_MAX = 8192
+TROUBLES_MAX = 256
+RESET = (
+    "it ends each connection. Does it want a certificate of its own authority (mutual=true), and is this node's one?"
+)
 CONNECT_S = 3.0
 REQUEST_S = 10.0
 STRANGER_S = 3.0
@@ -122,6 +127,8 @@ class HttpTransport:
         self._strangers = 0  # couriers to them
         self._couriers: set[asyncio.Task[None]] = set()
         self._counts = dict.fromkeys((*COUNTERS_OUT, *COUNTERS_IN), 0)
+        self._troubles: dict[str, str] = {}
+        self._resets: dict[str, int] = {}  # in a row
 
     @classmethod
     def from_url(cls, url: str) -> Self:
@@ -213,6 +220,9 @@ class HttpTransport:
     def statistics(self) -> Mapping[str, int]:
         return {**self._counts, "queue_overflow": self._mailbox.dropped}
 
+    def troubles(self) -> Mapping[str, str]:
+        return dict(self._troubles)
+
     # --- in ---------------------------------------------------------------------------------------------------------
 
     async def receive(self) -> Sequence[Datagram]:
@@ -247,6 +257,7 @@ class HttpTransport:
             raise ValueError(f"a frame of {len(payload)} bytes is over the {MAX_FRAME} that one HTTP body may have")
         if not payload:
             return  # nothing to carry, and a body could not tell it from garbage
+        given = address
         if "://" not in address:  # H5
             address = f"{self._address.partition('://')[0]}://{address}"
         if address.endswith(VISITOR):
@@ -257,14 +268,14 @@ class HttpTransport:
                 self._counts["answered"] += 1
                 return
         queue = self._queues.get(address)
-        if queue is None and (queue := self._start_courier(address)) is None:
+        if queue is None and (queue := self._start_courier(address, given)) is None:
             return
         if len(queue) >= QUEUE_MAX:
             queue.popleft()
             self._counts["send_overflow"] += 1
         queue.append(payload)
 
-    def _start_courier(self, address: str) -> deque[bytes] | None:
+    def _start_courier(self, address: str, given: str) -> deque[bytes] | None:
         is_stranger = address.endswith(VISITOR)
         base = read_base(address.removesuffix(VISITOR))
         session = self._to_strangers if is_stranger else self._session
@@ -281,7 +292,7 @@ class HttpTransport:
             self._queues[address] = queue
             self._strangers += is_stranger
             courier = asyncio.get_running_loop().create_task(
-                self._carry(address, base, queue, session), name=f"softmutex http: to {address}"
+                self._carry(address, given, base, queue, session), name=f"softmutex http: to {address}"
             )
             self._couriers.add(courier)
             courier.add_done_callback(self._couriers.discard)
@@ -294,7 +305,9 @@ class HttpTransport:
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
 
-    async def _carry(self, address: str, base: str, queue: deque[bytes], session: aiohttp.ClientSession) -> None:
+    async def _carry(
+        self, address: str, given: str, base: str, queue: deque[bytes], session: aiohttp.ClientSession
+    ) -> None:
         import aiohttp
 
         is_stranger = address.endswith(VISITOR)
@@ -308,18 +321,55 @@ class HttpTransport:
                         arrived = 200 <= answer.status < 300
                         if arrived:
                             self._know(base)
+                            self._troubles.pop(given, None)
+                            self._resets.pop(given, None)
                         if answer.status == 200 and answer.content_type == BODY_TYPE:
                             self._put(base, await read_answer(answer, len(body)))
-                except aiohttp.ClientConnectorError as error:
-                    if error.os_error.errno == errno.ECONNREFUSED and not is_stranger:
-                        self._counts["refused"] += 1
-                        self._mailbox.put(Datagram(address, b""))
-                except (aiohttp.ClientError, OSError, ValueError):  # a time-out is an OSError
-                    pass
+                except (aiohttp.ClientError, OSError, ValueError) as error:  # a time-out is an OSError
+                    if not is_stranger:
+                        self._explain(given, error)
                 self._counts["sent" if arrived else "send_failed"] += frames
         finally:
             del self._queues[address]
             self._strangers -= is_stranger
+
+    def _explain(self, given: str, error: Exception) -> None:
+        """T7, T9."""
+        import aiohttp
+
+        if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == errno.ECONNREFUSED:
+            self._counts["refused"] += 1
+            self._mailbox.put(Datagram(given, b""))
+            self._troubles.pop(given, None)
+            return
+        why = explain_tls(error)
+        is_reset = getattr(error, "errno", None) == errno.ECONNRESET or isinstance(
+            error, aiohttp.ServerDisconnectedError
+        )
+        if not why and is_reset and self._scheme == "https":  # one of them may be chance
+            if given in self._resets or len(self._resets) < TROUBLES_MAX:
+                self._resets[given] = self._resets.get(given, 0) + 1
+            why = RESET if self._resets.get(given, 0) > 1 else ""
+        if why and (given in self._troubles or len(self._troubles) < TROUBLES_MAX):
+            self._troubles[given] = why
+
+
+def explain_tls(error: BaseException) -> str:
+    """What is wrong between the two, where that is TLS; else empty."""
+    wrong: BaseException | None = error
+    while wrong is not None and not (isinstance(wrong, ssl.SSLError) and hasattr(wrong, "reason")):  # not a wrapper
+        wrong = getattr(wrong, "certificate_error", None) or getattr(wrong, "os_error", None) or wrong.__cause__
+    if not isinstance(wrong, ssl.SSLError):
+        return ""
+    if isinstance(wrong, ssl.SSLCertVerificationError):
+        said = wrong.verify_message.rstrip(".")
+        return f"its certificate is not trusted: {said}. See the how-to on certificates: names, addresses, ca=."
+    said = (wrong.reason or str(wrong)).lower().replace("_", " ")
+    if "alert" in said:
+        return (
+            f"it does not trust the certificate of this node: {said}. Give all members certificates of one authority."
+        )
+    return f"that port speaks no TLS, or another one: {said}. Is it https:// there, too?"
 
 
 async def read_answer(answer: aiohttp.ClientResponse, most: int) -> list[bytes]:

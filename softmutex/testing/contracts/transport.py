@@ -5,12 +5,12 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import ClassVar
 
-from softmutex.ports import CannotOpen, Datagram, OnThisHost, Transport, is_on_this_host
+from softmutex.ports import CannotOpen, Datagram, Explaining, OnThisHost, Transport, is_on_this_host
 from softmutex.testing.contracts.checks import Holdings, T, check, eventually, in_time, must_be_closed, repeating
 
 
 class TransportContract:
-    """T1 to T7 of `softmutex.ports.Transport`, and T8 of those that are `OnThisHost`."""
+    """T1 to T7 of `softmutex.ports.Transport`, T8 of those that are `OnThisHost`, T9 of those that are `Explaining`."""
 
     patience_s: ClassVar[float] = 30.0
     keeps: ClassVar[int] = 2048  # the most datagrams it keeps for a node that does not receive
@@ -244,6 +244,17 @@ class TransportContract:
                 check(not is_on_this_host(public), f"other hosts reach {public.address}, and on_this_host is true")
             finally:
                 await public.aclose()
+
+    # --- T9 ---------------------------------------------------------------------------------------------------------
+
+    async def test_t9_neither_whom_it_reaches_nor_who_is_not_there_is_a_trouble(self) -> None:
+        async with self.opened(3) as (here, there, gone):
+            absent = gone.address
+            await gone.aclose()
+            here.send(absent, b"anybody there?")
+            await self._must_arrive(here, there)
+            told = here.troubles() if isinstance(here, Explaining) else {}
+            check(not told, f"all that is there was reached, and these are told of: {told}")
 
     # --- how --------------------------------------------------------------------------------------------------------
 
