@@ -20,6 +20,7 @@ METAVARS: Final[dict[Any, str]] = {
     values.count: "K",
     values.duration_s: "2h",
     values.duration_or_none_s: "2h",
+    values.duration_or_never_s: "10m",
     values.adapter: "URL",
     values.path: "FILE",
 }

@@ -55,6 +55,7 @@ class Setting:
     in_query: bool = False  # may stand in the query of the transport's or the membership's URL
     keyword_only: bool = False  # cannot be written in a file or in the environment
     none_counts: bool = False  # a keyword that is None is not one that was left out
+    since: str = "0.1"  # the first version that has it
     by_job: bool = True  # a job may tell an agent; what it may not, it sees to by itself
     name: str = ""
     of: str = ""  # "node", "mutex" or "timing" (a table of its own in a file)

@@ -33,6 +33,12 @@ class Block(NamedTuple):
     run_by: tuple[str, ...]
     line: int
 
+    @property
+    def file(self) -> str:
+        """What a whole program is called by its first line, `# NAME.py`; empty where it is a piece of one."""
+        found = re.match(r"# (\w+\.py)\n", self.code)
+        return found[1] if found and self.language == "python" else ""
+
 
 def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

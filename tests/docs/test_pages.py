@@ -39,9 +39,19 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_python_does_what_the_page_says(page: Path, reader: Path):
     names: dict[str, Any] = {"__name__": "page"}
     for block in blocks(page):
-        if block.language == "python" and not block.run_by:
+        if block.language == "python" and not block.run_by and not block.file:
             for code in (*block.given, block.code, *block.then):
                 await run(code, f"{page.relative_to(ROOT)}:{block.line}", names)
+
+
+@every_page
+def test_a_program_that_names_its_file_runs_as_one(page: Path, reader: Path):
+    for block in blocks(page):
+        if block.file:
+            (reader / block.file).write_text(block.code)
+            ran = subprocess.run([sys.executable, block.file], capture_output=True, text=True, timeout=100)
+            assert (ran.returncode, ran.stderr) == (0, ""), f"line {block.line}"
+            assert ran.stdout, f"line {block.line}: it says nothing, and a newcomer cannot see what it did"
 
 
 @every_page
