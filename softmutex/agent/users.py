@@ -37,7 +37,14 @@ NEW_NAMES_A_MINUTE: Final = 60.0
 NEW_NAMES_BURST: Final = 200.0
 READ_MOST: Final = 4096  # bytes at once, so that nobody's stream takes long to be read
 OPEN_TO_JOBS: Final = frozenset(
-    ("slots", "algorithm", "min_interval", "max_hold", *(f"timing.{name}" for name in ("op", "nodes_max", "skip")))
+    (
+        "slots",
+        "weight",
+        "algorithm",
+        "min_interval",
+        "max_hold",
+        *(f"timing.{name}" for name in ("op", "nodes_max", "skip")),
+    )
 )
 
 

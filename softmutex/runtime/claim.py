@@ -27,6 +27,7 @@ from softmutex.runtime.whom import purpose_of
 if TYPE_CHECKING:
     from softmutex.runtime.crossing import Crossing
     from softmutex.runtime.local import LocalMutex
+    from softmutex.runtime.weighing import Weighing
 
 NOT_YET = Grant(0)  # what is known of a claim that was never granted
 
@@ -43,7 +44,8 @@ class Claim:
     """How many other nodes were known at the grant. 0: nobody else could have held it, or it was not known."""
 
     _progress = Progress.NEW
-    _local: LocalMutex | None = None  # where it waits or holds
+    _local: LocalMutex | Weighing | None = None  # where it waits or holds
+    _weighing: Weighing | None = None  # of one that takes several slots
     _request: RequestId = 0
     _asked_at: Instant = 0
     _granted_at: Instant = 0
@@ -70,6 +72,8 @@ class Claim:
         if self._progress in (Progress.NEW, Progress.WAITING):
             self._progress = Progress.ENDED
             self._error = error
+            if self._weighing is not None:
+                self._weighing.over()
             self._on_settled()
 
     # --- news, on the node's loop: they return at once and never raise ------------------------------------------------

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVarTuple, Unpack
 from softmutex.core.errors import AcquireTimeout, NodeClosed, SoftMutexError
 from softmutex.core.events import SECOND
 from softmutex.ports import Observation
+from softmutex.runtime import weighing
 from softmutex.runtime.claim import Claim
 from softmutex.runtime.config import Settings
 from softmutex.runtime.statistics import MutexStatistics
@@ -85,6 +86,9 @@ class Crossing:
             local = self.local
             if local is None or node.mutexes.get(local.name) is not local:
                 local = self.local = node.open_mutex(self.plan)
+            if self.plan.policy.weight is not None:
+                weighing.ask(self, local, claim, node.open_mutex)
+                return
         except SoftMutexError as error:
             claim._fail(error)
         else:

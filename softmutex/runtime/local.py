@@ -128,11 +128,12 @@ class LocalMutex:
         node = self.node
         now = node.now()
         claim._local = self
-        claim._asked_at = self.used_at = now
+        self.used_at = now
+        claim._asked_at = claim._asked_at or now  # one that takes several slots has asked before, at the gate
         timeout_s = claim._timeout_s
         trying = timeout_s is not None and timeout_s <= 0
         if trying and (self.waiting or len(self.holding) >= self.terms.slots):
-            self._give_up(claim)
+            self.give_up(claim)
             return
         if self.isolated and claim._policy.when_isolated == "raise":
             self._refuse_isolated(claim)
@@ -159,7 +160,9 @@ class LocalMutex:
         elif claim._progress is Progress.WAITING:
             self.counts.cancelled += 1
             claim._progress = Progress.ENDED
-            self._forget(claim)
+            self.take_back(claim)
+            if claim._weighing is not None:
+                claim._weighing.over()
 
     def _ask_what_is_in_the_way(self, claim: Claim) -> None:
         """Its time is nearly over. Who holds it, and who is before this one? What is answered in time is said then."""
@@ -183,8 +186,8 @@ class LocalMutex:
 
     def time_out(self, claim: Claim, why: str = "") -> None:
         if claim._progress is Progress.WAITING:
-            self._forget(claim)
-            self._give_up(claim, why)
+            self.take_back(claim)
+            self.give_up(claim, why)
 
     def release(self, claim: Claim, baggage: bytes) -> None:
         if claim._progress is not Progress.HELD:
@@ -199,6 +202,8 @@ class LocalMutex:
         self.held.add(now - claim._granted_at)
         self._remember(claim, now)
         node.handle(self, Released(claim._request, baggage or claim._grant.baggage), now)
+        if claim._weighing is not None:
+            claim._weighing.over()
         if node.closing:
             node.something_changed()
 
@@ -223,6 +228,8 @@ class LocalMutex:
         if claim._policy.max_hold is not None:
             claim._overruns_at = now + claim._policy.max_hold
             node.timers.set((self, "overrun", request), claim._overruns_at, self.overrun, claim)
+        if claim._weighing is not None:
+            claim._weighing.entered()
         claim._on_settled()
         if not grant.alone:
             self.tell_lost(claim, LostReason.OVERLAP)
@@ -324,7 +331,7 @@ class LocalMutex:
         self.node.warn("isolated", said)
         for claim in list(self.waiting.values()):
             if claim._policy.when_isolated == "raise":
-                self._forget(claim)
+                self.take_back(claim)
                 self._refuse_isolated(claim)
 
     # --- ends that no machine decides -------------------------------------------------------------------------------
@@ -357,8 +364,9 @@ class LocalMutex:
     def fail(self, error: SoftMutexError) -> None:
         """Nobody waits any longer, and why. The machine, where there still is one, is told first."""
         for claim in list(self.waiting.values()):
-            self._forget(claim)
-            claim._fail(error)
+            if claim._request in self.waiting:  # the end of one may be that of another, of which it was a part
+                self.take_back(claim)
+                claim._fail(error)
 
     def abandon(self) -> None:
         """Nobody protects those any longer who still hold: they are told."""
@@ -391,14 +399,14 @@ class LocalMutex:
             overlaps=self.overlaps.seen(),
         )
 
-    def _forget(self, claim: Claim) -> None:
+    def take_back(self, claim: Claim) -> None:
         """Takes a claim out of the queue, and tells the machine."""
         del self.waiting[claim._request]
         if claim._timeout_s is not None:
             self.node.timers.cancel((self, "limit", claim._request))
         self.node.handle(self, Withdrawn(claim._request))
 
-    def _give_up(self, claim: Claim, why: str = "") -> None:
+    def give_up(self, claim: Claim, why: str = "") -> None:
         self.counts.timeouts += 1
         if claim._timeout_s:
             said = f"the mutex {self.name!r} was not granted within {claim._timeout_s:g} s"

@@ -79,6 +79,8 @@ def _would_wait_for_itself(bodies: list[Claim], crossing: Crossing, timeout_s: f
     mine = [hold for hold in bodies if hold._crossing.node.is_mine()]  # not what a forked child found in its parent
     name = crossing.plan.name
     here = sum(hold._crossing.node is crossing.node and hold.name == name for hold in mine)
+    if here and crossing.plan.policy.weight is not None:
+        return True  # who has a part and waits for more at the gate stops everybody behind it
     if here:
         return here >= crossing.plan.terms.holds_of_one_node()
     if timeout_s is not None or crossing.plan.terms.slots > 1:

@@ -73,6 +73,10 @@ class MutexOptions(TypedDict, total=False):
         Setting(duration_or_none_s, None, "how long to wait for the mutex; none: for ever; 0: try", by_job=False),
     ]
     slots: Annotated[int, Setting(count, 1, "how many may hold it at once; the same for all members", flag=True)]
+    weight: Annotated[
+        int | None,
+        Setting(count, None, "so many slots at once for one hold; who says one comes in by turn", flag=True),
+    ]
     max_hold: Annotated[
         float | None,
         Setting(duration_or_none_s, None, "a hold that takes longer without touch() overruns", flag=True),

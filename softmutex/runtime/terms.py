@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from softmutex import plugins
@@ -21,8 +21,11 @@ from softmutex.core.errors import ConfigError
 from softmutex.core.events import Duration, from_seconds, to_seconds
 from softmutex.core.machine import Algorithm, WhenIsolated
 from softmutex.core.messages import Description, Standing
+from softmutex.core.names import NAME_MAX_BYTES
 from softmutex.core.timing import Timing
 from softmutex.runtime.config import Settings
+
+GATE = " (gate)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class Policy:
     purpose: str | None = None
     min_members: int = 1
     isolated_timeout: Duration | None = None
+    weight: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,7 @@ class Plan:
     name: str
     terms: Terms
     policy: Policy
+    gate: Plan | None = None  # where those come in who take several slots (weighing.py)
 
 
 def plan(name: str, settings: Settings) -> Plan:
@@ -121,20 +126,37 @@ def plan(name: str, settings: Settings) -> Plan:
     if settings["slots"] > 1 and has_each(machine or plugins.algorithm(algorithm)):
         options.setdefault("each", settings["slots"])  # one node may use all of them, where nobody says otherwise
     terms = Terms(algorithm, settings["slots"], timing, json.dumps(options, sort_keys=True) if options else "", machine)
-    return Plan(
-        name,
-        terms,
-        Policy(
-            settings["timeout"],
-            None if max_hold_s is None else from_seconds(max_hold_s),
-            settings["on_overrun"],
-            settings["on_lost"],
-            settings["when_isolated"],
-            settings["purpose"],
-            settings["min_members"],
-            None if isolated_s == math.inf else from_seconds(isolated_s),
-        ),
+    policy = Policy(
+        settings["timeout"],
+        None if max_hold_s is None else from_seconds(max_hold_s),
+        settings["on_overrun"],
+        settings["on_lost"],
+        settings["when_isolated"],
+        settings["purpose"],
+        settings["min_members"],
+        None if isolated_s == math.inf else from_seconds(isolated_s),
+        settings["weight"],
     )
+    return Plan(name, terms, policy, None if policy.weight is None else gate_of(name, terms, policy, options))
+
+
+def gate_of(name: str, terms: Terms, policy: Policy, options: Mapping[str, Any]) -> Plan:
+    """The mutex at which those wait who say a weight. All members make the same of it."""
+    weight, most = policy.weight or 1, min(terms.slots, terms.holds_of_one_node() if terms.slots > 1 else 1)
+    if weight > most:
+        limit = f"slots is {terms.slots}" if most == terms.slots else f"one node may use {most} of {terms.slots} slots"
+        raise ConfigError(f"the mutex {name!r}: a hold of weight {weight} never fits, for {limit}.")
+    one = {key: value for key, value in options.items() if key != "each"}
+    terms = replace(terms, slots=1, options=json.dumps(one, sort_keys=True) if one else "")
+    return Plan(gate_name(name), terms, replace(policy, max_hold=None, weight=None))
+
+
+def gate_name(name: str) -> str:
+    named = f"{name}{GATE}"
+    if len(named.encode()) <= NAME_MAX_BYTES:
+        return named
+    digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+    return f"{name.encode()[:32].decode(errors='ignore')}~{digest}{GATE}"
 
 
 def has_each(machine: type[Algorithm]) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from softmutex.core.events import Instant, to_seconds
 from softmutex.meeting import program
+from softmutex.runtime.terms import gate_name
 
 if TYPE_CHECKING:
     from softmutex.runtime.local import LocalMutex
@@ -43,7 +44,9 @@ def purpose_of(said: str | None) -> str:
 
 
 def shown_uses(local: LocalMutex, now: Instant) -> dict[str, Any]:
-    patient = [claim for claim in local.waiting.values() if claim._timeout_s is None or claim._timeout_s > 0]
+    gate = local.node.mutexes.get(gate_name(local.name))
+    waiting = [*local.waiting.values(), *(gate.waiting.values() if gate else ())]
+    patient = [claim for claim in waiting if claim._timeout_s is None or claim._timeout_s > 0]
     return {
         "slots": local.terms.slots,
         "epoch": local.machine.view().epoch,

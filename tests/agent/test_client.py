@@ -350,3 +350,14 @@ def test_it_looks_and_takes_away_by_its_agent(agent: Agent):
 def test_a_time_out_says_who_is_in_the_way(agent: Agent):
     with SoftMutex("x", purpose="lftp"), pytest.raises(AcquireTimeout, match=r"within 0.1 s: \S+ holds it .*\(lftp of"):
         SoftMutex("x", timeout=0.1).acquire()
+
+
+def test_a_heavy_one_has_all_its_slots_or_waits(agent: Agent):
+    heavy, light = SoftMutex("x", slots=3, weight=3), SoftMutex("x", slots=3, weight=1)
+    with light:
+        assert heavy.try_acquire() is None
+    with heavy:
+        assert light.try_acquire() is None
+        assert len(light.look().holders) == 3
+    with light, light:
+        pass

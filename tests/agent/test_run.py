@@ -81,6 +81,14 @@ def test_jobs_of_one_agent_share_the_slots(agent: Agent, run: Start, tmp_path: P
     assert run("true", "--slots", "2", "--on-busy", "fail").wait(100) == 75
 
 
+def test_a_heavy_command_waits_for_all_its_slots(agent: Agent, run: Start, tmp_path: Path):
+    run(HOLDS.format("heavy"), "--slots", "3", "--weight", "2")
+    read_number(tmp_path / "heavy.pid")
+    assert run("true", "--slots", "3", "--weight", "2", "--on-busy", "fail").wait(100) == 75
+    assert run("true", "--slots", "3", "--weight", "1").wait(100) == 0
+    assert run("true", "--slots", "3", "--weight", "4").wait(100) == 64
+
+
 @pytest.mark.parametrize("what", ["--membership=local://other", "--transport=udp://127.0.0.1:0"])
 def test_what_the_agent_cannot_be_is_a_node_of_its_own(agent: Agent, run: Start, what: str):
     with SoftMutex("y"):
