@@ -10,7 +10,7 @@ import pytest
 from tests.cli.processes import children_of, eventually, kill, started
 
 SOFTMUTEX = Path(sys.executable).with_name("softmutex")
-STRICT = ("central", "ricart-agrawala", "token-ring", "ring-search", "binary-search")
+STRICT = ("central", "ricart-agrawala", "token-ring", "suzuki-kasami", "raymond", "ring-search", "binary-search")
 VOTED = ("sigma", "e2e", "non-e2e")
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 PROCESSES = 5

@@ -21,6 +21,8 @@ ALGORITHMS = (
     "central",
     "ricart-agrawala",
     "token-ring",
+    "suzuki-kasami",
+    "raymond",
     "ring-search",
     "binary-search",
     "sigma",

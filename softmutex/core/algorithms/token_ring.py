@@ -31,6 +31,7 @@ from typing import ClassVar, Final, NamedTuple
 from softmutex.core.algorithms.one_by_one import OF_HOLDERS, OneByOne
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
+    NOBODY,
     SECOND,
     CancelTimer,
     Count,
@@ -187,6 +188,10 @@ class TokenRing(OneByOne):
         self._token, self._at, self._epoch = token, (token.epoch, token.hop), token.epoch
         if self._seeking is not None:
             self._end_search(now, out)
+        self._use_it(now, out)
+
+    def _use_it(self, now: Instant, out: list[Effect]) -> None:
+        """The token has come."""
         if self._waiting and not self._leaving:
             self._run(out)
         elif self._idle < len(self._members) or self._leaving:
@@ -196,15 +201,21 @@ class TokenRing(OneByOne):
             out.append(SetTimer(REST, now + min(self._rest, self._skip << rounds)))
 
     def _pass_on(self, now: Instant, out: list[Effect]) -> None:
-        others = self._others()
-        if self._token is None or not others:
+        if self._token is None or (to := self._next_one()) == NOBODY:
             return
         token = self._token._replace(hop=self._token.hop + 1)
-        to = others[bisect_right(others, self._me) % len(others)]
         self._token, self._passing = None, (to, token)
         self._passed_at, self._tries = now, 0
-        out += [CancelTimer(REST), Send(to, Pass(token, self._idle + 1))]
+        out += [CancelTimer(REST), Send(to, self._pass_of(token))]
         out.append(SetTimer(PASS, now + self._patience.wait(0)))
+
+    def _next_one(self) -> NodeId:
+        """To whom the token that is here goes now."""
+        others = self._others()
+        return others[bisect_right(others, self._me) % len(others)] if others else NOBODY
+
+    def _pass_of(self, token: Token) -> Message:
+        return Pass(token, self._idle + 1)
 
     def _passed(self, sender: NodeId, token: Token, idle: int, out: list[Effect], now: Instant) -> None:
         position = (token.epoch, token.hop)
@@ -279,10 +290,10 @@ class TokenRing(OneByOne):
         if self._seeking is None or seen.number != self._number:
             out.append(Send(sender, Sought(seen.number, self._epoch)))
         elif sender in self._seeking and seen.epoch < HIGHEST:
+            self._epoch = max(self._epoch, seen.epoch)
             if seen.here:
                 self._end_search(now, out)
                 return
-            self._epoch = max(self._epoch, seen.epoch)
             del self._seeking[sender]
             self._check_search(now, out)
 
@@ -323,7 +334,7 @@ class TokenRing(OneByOne):
         elif timer == PASS and self._passing is not None:
             to, token = self._passing
             self._tries += 1
-            out.append(Send(to, Pass(token, self._idle + 1)))
+            out.append(Send(to, self._pass_of(token)))
             if self._tries % TRIES == 0:
                 out.append(Suspect(to))
             out.append(SetTimer(PASS, now + self._patience.wait(self._tries)))
