@@ -12,6 +12,7 @@ or CI=true. Whole runs and whole rooms have several workers: `tests/scheduling.p
 """
 
 import contextlib
+import faulthandler
 import os
 import shutil
 import signal
@@ -43,6 +44,7 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process of a test would compile the whole package again
 sys.dont_write_bytecode = False  # and so would each worker all tests
 QUIET = os.nice(0)
+MOST_S = 300.0  # a test takes; as in pyproject.toml
 BELOW_ALL_OTHERS_S = 1800.0
 PLAN_FILE = pytest.StashKey[Path]()
 LONGEST_TMPDIR = 40  # the path of a socket has 107 bytes, and tests put theirs into `tmp_path`
@@ -104,6 +106,41 @@ def give_way(item: pytest.Item) -> None:
     if is_worker(item.config):
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, 19 if scheduling.is_pure(item.nodeid) else QUIET)
+
+
+# --- nothing hangs for ever ------------------------------------------------------------------------------------------
+#
+# A test's time limit (pytest-timeout) is an exception in the main thread. What waits again in a `finally` (a pool of
+# processes for its children), or outside of Python, or when the interpreter ends, would wait for ever. The process ends
+# then, and says where each of its threads stands.
+
+STDERR = pytest.StashKey[int]()
+GRACE_S = 60.0
+
+
+def end_it_if_it_hangs(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("timeout")
+    limit_s = float(marker.args[0]) if marker and marker.args else MOST_S
+    faulthandler.dump_traceback_later(limit_s + GRACE_S, exit=True, file=item.config.stash[STDERR])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    end_it_if_it_hangs(item)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    end_it_if_it_hangs(item)  # pytest's own plugin forgets it where a test fails
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not is_worker(config):  # which is ended by whoever began it
+        faulthandler.dump_traceback_later(GRACE_S, exit=True, file=config.stash[STDERR])
 
 
 # --- needs -----------------------------------------------------------------------------------------------------------
@@ -192,6 +229,7 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # after `nohup` we still do, but what we start does not
         signal.signal(signal.SIGHUP, lambda *_: None)
+    config.stash[STDERR] = os.dup(2)  # as it is outside of any test
     settings.load_profile("ci" if IN_CI else "all" if config.getoption("--all") else "here")
     config.stash[NEEDS] = Needs()
     if is_worker(config):

@@ -41,6 +41,15 @@ def test_where(number, record_property):
     worker, nice = os.environ["PYTEST_XDIST_WORKER"], os.getpriority(os.PRIO_PROCESS, 0)
     record_property("ran", f"{began} {time.monotonic()} {worker} {nice}")
 """
+HANGS_IN_ONE_TEST = """
+import pytest, time
+@pytest.mark.timeout(-59)  # that is a second, with the minute that the process has beyond a test's time
+def test_hangs():
+    while True:
+        try: time.sleep(99)
+        except BaseException: pass
+def test_next(): pass
+"""
 DIES_IN_ONE_TEST = """
 import os, pytest
 @pytest.mark.parametrize("number", range(8))
@@ -75,7 +84,9 @@ def lay_out(where: Path, tests: dict[str, str]) -> None:
     for name, source in tests.items():
         (where / "tests" / name).parent.mkdir(exist_ok=True)
         (where / "tests" / name).write_text(source)
-    settings = "[pytest]\npythonpath = .\naddopts = --import-mode=importlib\nmarkers =\n  needs\n  slow\n  alone\n"
+    settings = (
+        "[pytest]\npythonpath = .\naddopts = --import-mode=importlib\nmarkers =\n  needs\n  slow\n  alone\n  timeout\n"
+    )
     (where / "pytest.ini").write_text(settings)
 
 
@@ -162,6 +173,13 @@ def test_a_worker_that_dies_costs_the_test_in_which_it_died_and_no_other(tmp_pat
     assert code == 1, said
     assert "1 failed, 7 passed" in said
     assert "test_deadly[3]" in said
+
+
+def test_what_hangs_whatever_is_raised_in_it_is_ended_and_says_where_it_stood(tmp_path: Path):
+    code, said = run_suite(tmp_path, HANGS_IN_ONE_TEST, "-p", "xdist", "-n", "2")
+    assert code == 1, said
+    assert "in test_hangs" in said
+    assert "1 failed, 1 passed" in said
 
 
 def test_tests_that_share_a_fixture_run_in_one_worker(tmp_path: Path):
