@@ -1,0 +1,193 @@
+"""Who learns what, and when: each sentence is a rule that a mutant once broke while every other test passed.
+
+No golden trace stands behind these: what matters here holds also after `--rewrite`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from softmutex.core.algorithms.wandering.messages import Account, Place, Presence, Probe, Recall, Sight
+from softmutex.core.events import Effect, Event, FactKind, Instant, NodeId, Received, Send, to_seconds
+from softmutex.core.messages import Message
+from softmutex.sim import Scenario, simulate
+from softmutex.sim.spy import SpiedOn
+from tests.wandering.stage import DELAY, Stage
+
+
+def said_by(stage: Stage, node: NodeId, sender: NodeId, message: Message) -> list[Send]:
+    """What it sends at once when this comes."""
+    effects: list[Effect] = list(stage.machines[node].handle(Received(sender, message), stage.now))
+    return [effect for effect in effects if isinstance(effect, Send)]
+
+
+def account(stage: Stage, node: NodeId, place: Place, rival: Place) -> Account:
+    (sent,) = said_by(stage, node, 9, Recall(1, place, rival, None))
+    assert isinstance(sent.message, Account)
+    return sent.message
+
+
+def place_of_token(stage: Stage, node: NodeId) -> Place:
+    (token,) = stage.machines[node].view().tokens
+    return Place(token.slot, token.epoch, token.stamp, token.id, token.hop, node)
+
+
+# --- who holds it ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nodes", [3, 5, 9])
+@pytest.mark.parametrize("age_s", [0.1, 0.5, 3.0, 10.0, 30.0, 120.0])
+def test_a_holder_that_is_cut_off_is_told_within_the_pace_of_its_beats_and_two_seconds(nodes: int, age_s: float):
+    """The pace is a quarter of the hold's age, of 1.6 s at least and 6 s at most."""
+    stage = Stage(nodes=nodes)
+    stage.request(3)
+    stage.run(0.5)
+    stage.run(age_s)
+    stage.cut = {3}
+    bound_s = min(max(1.6, age_s / 4), 6.0) + 2.0
+    stage.run(bound_s)
+    assert [node for node, _ in stage.lost] == [3]
+
+
+@pytest.mark.parametrize("age_s", [0.1, 3.0, 120.0])
+def test_a_holder_that_is_heard_is_told_of_nothing(age_s: float):
+    stage = Stage(nodes=5)
+    stage.request(3)
+    stage.run(age_s + 10)
+    assert stage.lost == []
+
+
+def test_who_has_the_token_in_hand_makes_no_further_one():
+    """Its own census asks for the token that it is using: nobody else has one."""
+    stage = Stage(nodes=3)
+    stage.request(1)
+    stage.run(0.5)
+    mine = place_of_token(stage, 1)
+    for node in (2, 3):
+        stage.kill(node)
+    stage.news(left=(2, 3))
+    stage.request(1, 2)
+    stage.run(60)
+    assert place_of_token(stage, 1)[:4] == mine[:4]
+    assert [note.kind for _, note in stage.notes].count(FactKind.GENERATED) == 1
+
+
+# --- who was silent --------------------------------------------------------------------------------------------------
+
+
+def test_who_was_silent_when_a_token_was_made_is_told_of_it_with_its_first_word():
+    stage = Stage(nodes=5)
+    stage.request(3)
+    stage.run(0.5)
+    stage.release(3)
+    stage.run(0.1)
+    stage.cut = {3}
+    stage.request(2)
+    stage.run(20)
+    assert stage.granted == [(3, 1), (2, 1)]
+    maker = next(node for node, note in reversed(stage.notes) if note.kind is FactKind.GENERATED)
+    any_word = Account(99, None, 0, (), False, None, None, ())
+    said = [sent.message for sent in said_by(stage, maker, 3, any_word) if sent.to == 3]
+    assert any(isinstance(message, Sight) and message.place is not None for message in said)
+    assert said_by(stage, maker, 3, any_word) == []  # once
+
+
+def test_a_node_that_does_not_answer_is_asked_ever_more_slowly():
+    stage = Stage(nodes=3)
+    stage.request(1)
+    stage.run(0.5)
+    asked_s: list[float] = []
+
+    def look(now: Instant, node: NodeId, event: Event, effects: Sequence[Effect]) -> None:
+        probes = [each for each in effects if isinstance(each, Send) and isinstance(each.message, Probe)]
+        asked_s.extend(to_seconds(now) for each in probes if each.to == 1)
+
+    stage.machines[2] = SpiedOn(stage.machines[2], 2, look)  # type: ignore[assignment]
+    stage.cut = {1}
+    stage.request(2)
+    stage.run(8)
+    pauses = [later - earlier for earlier, later in pairwise(asked_s)]
+    assert len(pauses) >= 3
+    assert min(pauses) > 10 * to_seconds(DELAY)  # never a storm
+    assert any(third > second > first for first, second, third in zip(pauses, pauses[1:], pauses[2:], strict=False))
+
+
+# --- who watches -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op_s", [0.05, 0.2, 0.8])
+def test_a_token_that_is_always_on_the_move_is_heard_of_once_a_beat_and_not_at_each_hop(op_s: float):
+    result = simulate(Scenario(nodes=6, op_s=op_s, delay_s=0.001, duration_s=60.0, seed=1))
+    a_second = result.sent["SEEN"] / 60
+    assert 0.6 < a_second < 5.0  # one in 1.6 s, each other time to a second watcher as well; and those of parking
+    assert result.generated == 1 and result.violations == []
+
+
+def test_the_second_watcher_replaces_a_token_that_died_with_its_holder_and_the_first():
+    stage = Stage(nodes=5)
+    stage.request(3)
+    stage.run(0.5)
+    (token,) = stage.machines[3].view().tokens
+    first, second = token.escort.watch
+    waiter = next(node for node in (1, 2, 4, 5) if node not in (first, second))
+    if first == 3:
+        pytest.fail("the holder must not be its own first watcher in this story: choose another one")
+    stage.request(waiter)
+    stage.run(5)
+    stage.kill(3)
+    stage.kill(first)
+    stage.run(15)
+    assert stage.granted[-1] == (waiter, 1)
+
+
+# --- who looks back --------------------------------------------------------------------------------------------------
+
+
+def test_the_chain_of_a_token_leads_through_each_of_its_visits_to_the_next_one():
+    stage = Stage(nodes=3)
+    for request, node in enumerate((1, 2, 1, 2, 1), 1):
+        stage.request(node, request)
+        stage.run(0.2)
+        stage.release(node)
+        stage.run(0.2)
+    now = place_of_token(stage, 1)
+    rival = now._replace(id=1, epoch=now.epoch + 7)
+    last = account(stage, 1, now, rival)
+    assert last.place is not None and last.place.hop == now.hop and last.after is None and last.before is not None
+    assert last.before.holder == 2 and last.before.hop == now.hop - 1
+    passed_on = account(stage, 2, last.before, rival)
+    assert passed_on.place is not None and passed_on.place.hop <= last.before.hop
+    assert passed_on.after is not None and passed_on.after.holder == 1 and passed_on.after.hop == now.hop
+    earlier = account(stage, 1, now._replace(hop=now.hop - 1), rival)  # not the last visit: that began at a later hop
+    assert earlier.place is not None and earlier.place.hop < now.hop and earlier.after is not None
+    assert [span.request for span in last.spans] == [5] and [span.request for span in earlier.spans] == [3]
+
+
+def test_of_another_token_nothing_is_said():
+    stage = Stage(nodes=3)
+    stage.request(1)
+    stage.run(0.2)
+    mine = place_of_token(stage, 1)
+    for other in (mine._replace(id=mine.id + 1), mine._replace(epoch=mine.epoch + 1)):
+        assert account(stage, 1, other, mine).place is None
+
+
+def test_the_chain_leads_on_through_a_token_that_was_made_anew_in_its_holders_hand():
+    """It heard of a better one that nobody could find. Both ends of its own hold are still found."""
+    stage = Stage(nodes=3)
+    stage.request(1)
+    stage.run(0.2)
+    old = place_of_token(stage, 1)
+    better = Place(0, old.epoch + 5, 1, 77, 3, 99)  # of somebody who is no member
+    stage.tell(1, Received(2, Sight(0, 0, better, Presence.ABSENT, False)))
+    stage.run(20)
+    new = place_of_token(stage, 1)
+    assert new.epoch > better.epoch and new.id != old.id
+    after = account(stage, 1, new, better)
+    assert after.before is not None and after.before[:4] == old[:4]
+    assert after.running and [span.request for span in after.spans] == [1]  # the hold is the new name's
+    before = account(stage, 1, old, better)
+    assert before.after is not None and before.after[:4] == new[:4] and before.spans == ()
