@@ -20,7 +20,7 @@ in `Algorithm.messages`, each in a range that is nobody else's:
      64 to 191   further algorithms of this package, eight in a row each: 64 central, 72 voting, 80 ricart-agrawala,
                  88 token-ring; 96 ring-search and binary-search; 112 sigma, 120 e2e, 128 non-e2e, 136 the routing
                  that these three share; 144 elections (bully, ring); 152 `one_by_one.py`, for several of them;
-                 160 suzuki-kasami and raymond; 168 and on are free
+                 160 suzuki-kasami and raymond; 168 is free; 176 and 184 keeper
     192 to 223   algorithms of other packages
     224 to 239   the node as a whole, too
     the rest     for versions to come

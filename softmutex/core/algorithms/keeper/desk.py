@@ -1,0 +1,186 @@
+"""What all parts share: who I am, which keeper I follow, the best tokens I heard of, where effects and messages go.
+
+A node is often its own keeper. `post` therefore takes messages to oneself too: they wait in `inbox` and are handled
+before the current event ends, so that no rule has a second version for "and if it is me".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from softmutex.core.algorithms.keeper.messages import Keeps, Name
+from softmutex.core.events import (
+    NOBODY,
+    SECOND,
+    CancelTimer,
+    Duration,
+    Effect,
+    FactKind,
+    Instant,
+    NodeId,
+    Note,
+    Send,
+    SetTimer,
+    Suspect,
+    TimerName,
+    Token,
+)
+from softmutex.core.machine import Setup, WhenIsolated
+from softmutex.core.messages import Message
+from softmutex.core.options import Options, within
+from softmutex.core.patience import Patience
+from softmutex.core.routing import PrefixRing, key_of
+
+FIRST_PATIENCE: Final = SECOND  # while no round trip was measured; up to four times that later
+HOMES: Final = 2  # members that are told who keeps, and asked first: pointers, which decide nothing
+
+
+@dataclass(frozen=True)
+class KeeperOptions(Options):
+    """Durations in seconds."""
+
+    pace: float = within(1.6, 0.2, 5.0)  # of the beats of a young hold, and at least
+    slack: float = within(1.2, 0.2, 5.0)  # by which a lease outlasts the pace; more where the network is slow
+    pace_most: float = within(5.0, 0.2, 60.0)  # of a long hold
+    age_paces: float = within(3.0, 1.0, 100.0)  # a hold is spoken for so many times in its age
+    idle_pace: float = within(8.0, 1.0, 600.0)  # of a parked token's beats
+    each: int = within(1, 1, 1)
+
+
+def rank(name: Name | Token) -> tuple[int, int, int]:
+    """Higher is better."""
+    return (name.epoch, -name.stamp, -name.id)
+
+
+def name_of(token: Token) -> Name:
+    return Name(token.slot, token.epoch, token.stamp, token.id, token.hop)
+
+
+class Desk:
+    __slots__ = (
+        "_ring",
+        "best",
+        "former",
+        "heard_at",
+        "inbox",
+        "keeper",
+        "leaving",
+        "me",
+        "members",
+        "now",
+        "out",
+        "patience",
+        "place",
+        "rng",
+        "silent",
+        "slots",
+        "term",
+        "when_isolated",
+        "woke_at",
+    )
+
+    def __init__(self, setup: Setup) -> None:
+        self.me: NodeId = setup.me
+        self.members: Sequence[NodeId] = setup.members
+        self.rng = setup.rng
+        self.slots = setup.slots
+        self.when_isolated: WhenIsolated = setup.when_isolated
+        self.place = setup.place
+        if "ring" not in setup.shared:
+            setup.shared["ring"] = PrefixRing(setup.members)
+        self._ring: PrefixRing = setup.shared["ring"]
+        self.now: Instant = 0
+        self.out: list[Effect] = []
+        self.inbox: list[Message] = []
+        self.term = 0
+        self.keeper: NodeId = NOBODY
+        self.former: list[NodeId] = []  # who kept before, and whoever took its place has not said so yet
+        self.heard_at: Instant = -(1 << 62)  # when the keeper was last heard
+        self.best: dict[int, Name] = {}  # of each slot
+        self.silent: dict[NodeId, None] = {}
+        self.patience = Patience(FIRST_PATIENCE)
+        self.leaving = False
+        self.woke_at: Instant = -SECOND
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def post(self, to: NodeId, message: Message) -> None:
+        if to == self.me:
+            self.inbox.append(message)
+        elif to != NOBODY:
+            self.out.append(Send(to, message))
+
+    def timer(self, name: TimerName, at: Instant) -> None:
+        self.out.append(SetTimer(name, max(at, self.now + 1)))  # a clock of another rate may round `now` to the past
+
+    def cancel(self, name: TimerName) -> None:
+        self.out.append(CancelTimer(name))
+
+    def note(self, kind: FactKind, token: Token | None = None, peer: NodeId = NOBODY, detail: str = "") -> None:
+        self.out.append(Note(kind, token, peer, detail))
+
+    def suspect(self, node: NodeId) -> None:
+        if node not in (NOBODY, self.me):
+            self.out.append(Suspect(node))
+
+    def jitter(self, span: Duration) -> Duration:
+        """75 to 125 % of it: what many nodes start at once must not come back at once."""
+        return round(span * (0.75 + self.rng.random() / 2))
+
+    def draw(self) -> int:
+        return 1 + int(self.rng.random() * (1 << 53))
+
+    # --- who keeps ---------------------------------------------------------------------------------------------------
+
+    @property
+    def keeps(self) -> bool:
+        return self.keeper == self.me
+
+    @property
+    def keeper_counts(self) -> bool:
+        """It is known, a member, and not silent."""
+        return self.keeper != NOBODY and self.keeper in self.members and self.keeper not in self.silent
+
+    @property
+    def alone(self) -> bool:
+        return len(self.members) < 2
+
+    def follow(self, term: int, keeper: NodeId) -> bool:
+        """Whether that is a new keeper, which is followed from now on. Terms grow; of one term the higher id wins."""
+        if keeper == NOBODY or (term, keeper) <= (self.term, self.keeper):
+            return False
+        if self.keeper not in (NOBODY, keeper):
+            self.former.append(self.keeper)
+        self.term, self.keeper, self.heard_at = term, keeper, self.now
+        return True
+
+    def homes(self) -> list[NodeId]:
+        first = self._ring.owner(key_of(self.place, 0))
+        second = self._ring.owner(key_of(self.place, 0), but=first)
+        return [node for node in (first, second) if node not in (NOBODY, self.me)]
+
+    def members_changed(self, joined: Sequence[NodeId], left: Sequence[NodeId]) -> None:
+        self._ring.update(joined, left)
+        for node in left:
+            self.silent.pop(node, None)
+
+    def tell_keeper(self, to: NodeId, number: int = 0) -> None:
+        self.post(to, Keeps(self.term, self.keeper, number))
+
+    # --- which token is the best of its slot ------------------------------------------------------------------------
+
+    def learn(self, name: Name) -> None:
+        known = self.best.get(name.slot)
+        if known is None or (rank(name), name.hop) > (rank(known), known.hop):
+            self.best[name.slot] = name
+
+    def better(self, name: Name | Token) -> Name | None:
+        """The one that replaced it, if one did."""
+        known = self.best.get(name.slot)
+        return known if known is not None and rank(known) > rank(name) else None
+
+
+def escorted(token: Token, **changes: Any) -> Token:
+    return token._replace(escort=token.escort._replace(**changes))

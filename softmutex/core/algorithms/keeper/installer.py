@@ -1,0 +1,282 @@
+"""Rounds in which everybody is asked: who is to keep, and where is a token that is missing?
+
+    nobody keeps, or it is dead or silent --a little later--> PROPOSE(term + 1) to all --REPORT--> decided:
+        somebody keeps in a later term, or heard the keeper lately          it is followed, and no round goes on
+        more than half promised (`proceed`: all that answer)                installed: KEEPS to all that answered
+    a keeper misses a token, or is not sure of its role --> PROPOSE(its own term) to all --REPORT--> decided:
+        more than half promised (or half, with the keeper itself)           it is confirmed
+        the token is here, or being passed on                               found, or asked again
+        nobody has it (office.O2)                                                  made anew, epoch + 1
+
+Silence says nothing: who is silent still counts. The naive way, to ask a sample or those that answer, makes a keeper on
+each side of a cut; to make a token because nobody has it *now* makes a second one of a token that moves, so whoever
+reports promises to take none for a while.
+
+I1  Of one term, a node promises to one proposer only, and to none while it heard the keeper lately.
+I2  A round counts answers that bear its number, each node once; majority is of the largest membership reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from softmutex.core.algorithms.keeper.desk import Desk
+from softmutex.core.algorithms.keeper.holder import LEASE_MOST, Holder
+from softmutex.core.algorithms.keeper.messages import Propose, Report
+from softmutex.core.algorithms.keeper.office import Office, announce
+from softmutex.core.algorithms.keeper.waiter import PROMISE
+from softmutex.core.events import NOBODY, SECOND, FactKind, Instant, NodeId, Token
+
+LATELY: Final = 2 * SECOND  # the keeper was heard: it lives
+WAIT_MOST: Final = 2 * SECOND  # between two rounds of questions
+UNKNOWN_FOR: Final = 20 * SECOND  # nobody ever heard of a keeper: so long one is looked for
+ISOLATED_AFTER: Final = 4 * SECOND
+ANSWER: Final = 4 * SECOND  # who does not answer for so long is silent, whatever the group says
+PASSING: Final = 4 * SECOND  # after its lease, a token that is said to be on its way is believed no longer
+
+
+class Round:
+    __slots__ = ("alive", "asked_at", "begun", "number", "reports", "term", "tries")
+
+    def __init__(self, number: int, term: int, now: Instant) -> None:
+        self.number = number
+        self.term = term
+        self.begun = now
+        self.tries = 0
+        self.asked_at: dict[NodeId, Instant] = {}
+        self.reports: dict[NodeId, tuple[Report, Instant]] = {}  # and when it was asked
+        self.alive = False  # somebody heard the keeper lately
+
+
+class Installer:
+    __slots__ = ("_desk", "_generate", "_promise", "_round", "_since", "holder", "office")
+
+    def __init__(self, desk: Desk, generate: Callable[[int], None]) -> None:
+        self._desk = desk
+        self._generate = generate
+        self.office: Office  # both from `connect`
+        self.holder: Holder
+        self._round: Round | None = None
+        self._promise: tuple[int, NodeId, Instant] = (0, NOBODY, 0)  # I1: term, proposer, until
+        self._since: Instant | None = None  # since when a keeper is looked for
+
+    def connect(self, office: Office, holder: Holder) -> None:
+        self.office = office
+        self.holder = holder
+
+    # --- beginning ---------------------------------------------------------------------------------------------------
+
+    def consider(self) -> None:
+        """A keeper is needed. Not all who need one propose themselves at once."""
+        desk = self._desk
+        if self._round is None and not desk.leaving:
+            if self._since is None:
+                self._since = desk.now
+            span = desk.patience.wait(0) * (1 if self.holder.seats else 2)
+            self._round = Round(0, 0, desk.now)
+            desk.timer("round", desk.now + round(span * desk.rng.random()))
+
+    def search(self) -> None:
+        """This node keeps, and misses a token, or a majority."""
+        desk = self._desk
+        if self._round is None or self._round.term != desk.term:
+            self._round = Round(desk.draw(), desk.term, desk.now)
+            desk.timer("round", desk.now)
+
+    def stop(self) -> None:
+        self._round = self._since = None
+        self._desk.cancel("round")
+
+    def followed(self) -> None:
+        """There is another keeper."""
+        self.stop()
+        self.office.set_isolated(False)
+
+    def fired(self) -> None:
+        desk = self._desk
+        current = self._round
+        if current is None:
+            return
+        if not current.number:
+            if desk.leaving:
+                self.stop()
+                return
+            current = self._round = Round(desk.draw(), desk.term + 1, desk.now)
+        if current.alive:
+            self.stop()
+            return
+        self._ask(current)
+        self._decide()
+
+    def _ask(self, current: Round) -> None:
+        desk = self._desk
+        now = desk.now
+        final = current.term == desk.term and all(now >= self.office.lent_until(s) for s in self.office.missing())
+        for node in desk.members:
+            if node == desk.me:
+                continue
+            answered = current.reports.get(node)
+            if answered is None or (final and now - answered[1] > PROMISE // 2) or self._is_passing(answered[0]):
+                if current.tries == 2 and answered is None:
+                    desk.suspect(node)
+                current.asked_at[node] = now
+                desk.post(node, Propose(current.number, current.term))
+        wait = min(desk.patience.wait(0) << min(current.tries, 4), WAIT_MOST)
+        current.tries += 1
+        if current.tries > 2 and now - current.begun > ISOLATED_AFTER and not self._is_majority(current):
+            self.office.set_isolated(desk.when_isolated != "proceed")
+        ends = [self.office.lent_until(slot) for slot in self.office.missing() if self.office.lent_until(slot) > now]
+        desk.timer("round", min([now + desk.jitter(wait), *(end + 1 for end in ends)]))
+
+    def _is_passing(self, report: Report) -> bool:
+        missing = self.office.missing()
+        return any(name.slot in missing for name in report.passing)
+
+    # --- being asked -------------------------------------------------------------------------------------------------
+
+    def proposed(self, sender: NodeId, propose: Propose) -> bool:
+        """Whether it is promised to take no token."""
+        desk = self._desk
+        holder = self.holder
+        promised = self._promises(sender, propose.term)
+        heard = 0 if desk.keeps else max(0, desk.now - desk.heard_at)
+        if not desk.keeper_counts:
+            heard = 1 << 50
+        if promised:
+            self._promise = (propose.term, sender, desk.now + PROMISE)
+        best = tuple(desk.best.values())[:8]
+        members = len(desk.members)
+        answer = Report(
+            propose.number, promised, desk.term, desk.keeper, min(heard, 1 << 50), members, holder.here(),
+            holder.passing(), best,
+        )  # fmt: skip
+        desk.post(sender, answer)
+        return promised
+
+    def _promises(self, sender: NodeId, term: int) -> bool:
+        desk = self._desk
+        if sender == desk.keeper and term == desk.term:
+            return True
+        if term <= desk.term:
+            return False
+        if desk.keeper_counts and (desk.keeps or desk.now - desk.heard_at < LATELY):
+            return False
+        promised, to, until = self._promise
+        if desk.now < until and to != sender and term <= promised:
+            return False
+        mine = self._round
+        return not (mine is not None and mine.number and mine.term >= term and (mine.term, desk.me) > (term, sender))
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def reported(self, sender: NodeId, report: Report) -> None:
+        current = self._round
+        if current is None or not current.number or report.number != current.number:
+            return
+        if sender not in current.asked_at:
+            return
+        current.reports[sender] = (report, current.asked_at[sender])
+        keeper_lives = report.keeper not in (NOBODY, self._desk.me) and report.heard < LATELY
+        if current.term > self._desk.term and keeper_lives and not report.promised:
+            if report.keeper in self._desk.silent:
+                self._desk.silent.pop(report.keeper)
+            self._desk.suspect(report.keeper)
+            current.alive = True
+            self._desk.timer("round", self._desk.now + SECOND)
+            return
+        self._decide()
+
+    def _is_majority(self, current: Round) -> bool:
+        desk = self._desk
+        promised = [report for report, _ in current.reports.values() if report.promised]
+        count = max([len(desk.members), *(report.members for report, _ in current.reports.values())])
+        mine = 1 + len(promised)
+        if desk.when_isolated == "proceed":
+            awaited = [n for n in desk.members if n != desk.me and n not in current.reports and n not in desk.silent]
+            return current.tries > 3 or not awaited or 2 * mine > count
+        return 2 * mine > count or (2 * mine == count and current.term == desk.term)
+
+    def _decide(self) -> None:
+        desk = self._desk
+        current = self._round
+        if current is None or not current.number or not current.tries or current.alive:
+            return
+        if not self._is_majority(current):
+            return
+        if current.term > desk.term:
+            known = max([desk.term, *(report.term for report, _ in current.reports.values())])
+            if known == 0 and self._since is not None and desk.now - self._since < UNKNOWN_FOR:
+                return
+            self._install(current)
+        if desk.keeps and current.term == desk.term:
+            if not self.office.confirmed:
+                self.office.confirm()
+            self._look_for_tokens(current)
+
+    def _install(self, current: Round) -> None:
+        desk = self._desk
+        desk.follow(current.term, desk.me)
+        self._since = None
+        self.office.begin(current.begun + LEASE_MOST)
+        announce(desk, current.number)
+        self.office.set_isolated(False)
+        for node in current.reports:
+            desk.tell_keeper(node)
+
+    # --- tokens ------------------------------------------------------------------------------------------------------
+
+    def _look_for_tokens(self, current: Round) -> None:
+        desk, office, holder = self._desk, self.office, self.holder
+        for report, _ in current.reports.values():
+            for name in report.best:
+                holder.replaced(name)
+        missing = office.missing()
+        for slot in missing:
+            for node, (report, _) in current.reports.items():
+                for name in report.here:
+                    if name.slot == slot and desk.better(name) is None and node in desk.members:
+                        office.found(name, node)
+            for name in holder.here():
+                if name.slot == slot and desk.better(name) is None:
+                    office.found(name, desk.me)
+        for slot in office.missing():
+            if self._is_gone(current, slot):
+                self._generate(slot)
+        if not office.missing():
+            for node in current.reports:
+                desk.tell_keeper(node, current.number)
+            self.stop()
+            holder.beat_all()
+            office.feed_all()
+
+    def _is_gone(self, current: Round, slot: int) -> bool:
+        """office.O2."""
+        desk = self._desk
+        names = [*self.holder.passing(), *(name for report, _ in current.reports.values() for name in report.passing)]
+        over = desk.now >= self.office.lent_until(slot)
+        if any(name.slot == slot for name in names) and desk.now < self.office.lent_until(slot) + PASSING:
+            return False
+        fresh = [
+            node
+            for node, (report, asked) in current.reports.items()
+            if report.promised and desk.now - asked < PROMISE and node in desk.members
+        ]
+        members = max([len(desk.members), *(report.members for report, _ in current.reports.values())])
+        if 1 + len(fresh) >= members:
+            return True
+        if desk.now - current.begun < ANSWER and any(
+            node not in fresh and node != desk.me and node not in desk.silent for node in desk.members
+        ):
+            return False  # they may be about to say that it is there
+        enough = 2 * (1 + len(fresh)) >= members if desk.when_isolated != "proceed" else True
+        return over and enough
+
+    def make(self, slot: int, epoch: int = 0) -> Token:
+        """The epochs of all but the first ones count seconds since 1970, one more where two come in a second."""
+        desk = self._desk
+        best = desk.best.get(slot)
+        epoch = epoch or max(desk.now // SECOND, 2 if best is None else best.epoch + 1)
+        token = Token(epoch, desk.now, desk.draw(), 0, slot)
+        desk.note(FactKind.GENERATED, token)
+        return token

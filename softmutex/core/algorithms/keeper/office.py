@@ -1,0 +1,367 @@
+"""What a keeper keeps: who waits, where each token is, and until when it is lent. Only who keeps has one.
+
+    CLAIM --> register --FED--> token's queue            BEAT --roll call--> LEASE (lent for as long as it asked)
+                  ^--- found missing in the next BEAT ---'   '--- replaced: `better`
+    no BEAT: the holder is suspected; its lease is over, or it is dead: a search (`installer`), and a token is made
+
+O1  A lease is lent only by a keeper that was confirmed by a majority, and reaches one now (`wait`; half of the group
+    and the keeper will do). Whoever slept, or reached too few, is confirmed anew by a round of its own term.
+O2  A token is made only by the keeper, in a round in which everybody that counts promised to take none of that slot
+    and none is passing; or a majority did, and whatever was lent is over.
+O3  A ticket leaves the register only into a token; it comes back when a BEAT shows that it is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from softmutex.core.algorithms.keeper.desk import Desk, KeeperOptions, rank
+from softmutex.core.algorithms.keeper.holder import LEASE_MOST, LOW, QUEUE
+from softmutex.core.algorithms.keeper.messages import Beat, Claim, Entered, Fed, Keeps, Lease, Legacy, Name
+from softmutex.core.events import (
+    NOBODY,
+    SECOND,
+    CallRoll,
+    FactKind,
+    Instant,
+    Level,
+    NodeId,
+    RequestId,
+    Ticket,
+    from_seconds,
+)
+
+STEPS: Final = 40
+PATIENCE: Final = 6 * SECOND  # of a waiter whose claim is in the register, or
+PATIENCE_EACH: Final = 5 * SECOND  # so long for each of those that wait: together they ask once in so long
+ROLL_FRESH: Final = SECOND
+ON_ITS_WAY: Final = SECOND  # a ticket that a beat does not show may be
+LATE: Final = 3 * SECOND // 10  # of a beat
+
+
+class Post:
+    """One slot: the token that the keeper believes in."""
+
+    __slots__ = ("due", "fed", "holder", "lent_until", "missing", "more", "name", "parked")
+
+    def __init__(self, name: Name, holder: NodeId, lent_until: Instant, due: Instant) -> None:
+        self.name = name
+        self.holder = holder
+        self.lent_until = lent_until
+        self.due = due  # the next beat
+        self.parked = False
+        self.missing = False  # it is searched for
+        self.more = False  # as the holder was told last
+        self.fed: dict[NodeId, tuple[RequestId, Instant]] = {}  # tickets in its queue, and since when
+
+
+class Office:
+    __slots__ = (
+        "_beats",
+        "_desk",
+        "_options",
+        "_rolled_at",
+        "_search",
+        "confirmed",
+        "isolated",
+        "posts",
+        "register",
+        "unlent_from",
+    )
+
+    def __init__(self, desk: Desk, options: KeeperOptions, search: Callable[[], None]) -> None:
+        self._desk = desk
+        self._options = options
+        self._search = search
+        self.posts: dict[int, Post] = {}
+        self.register: dict[NodeId, tuple[RequestId, Instant]] = {}  # who waits, and since when
+        self._beats: dict[int, tuple[NodeId, Beat]] = {}  # that wait for a roll call, by slot
+        self._rolled_at: Instant = -SECOND
+        self.confirmed = False  # O1
+        self.isolated = False
+        self.unlent_from: Instant = 0  # when the leases of earlier keepers are over
+
+    # --- the role ----------------------------------------------------------------------------------------------------
+
+    def begin(self, unlent_from: Instant) -> None:
+        self._clear()
+        self.confirmed = True
+        self.unlent_from = unlent_from
+
+    def end(self) -> None:
+        """Somebody else keeps: who waits here hears of it, and asks there."""
+        for node in [*self.register, *(node for post in self.posts.values() for node in post.fed)]:
+            if node != self._desk.me:
+                self._desk.tell_keeper(node)
+        for post in self.posts.values():
+            self._desk.tell_keeper(post.holder)
+            self._desk.cancel(("watch", post.name.slot))
+        self._clear()
+
+    def _clear(self) -> None:
+        self.posts.clear()
+        self.register.clear()
+        self._beats.clear()
+        self.confirmed = False
+
+    def doubt(self) -> None:
+        """It slept, or was cut off: others may have installed a keeper since."""
+        self.confirmed = False
+        self._rolled_at = -SECOND
+        self._search()
+
+    def missing(self) -> list[int]:
+        return [slot for slot in range(self._desk.slots) if slot not in self.posts or self.posts[slot].missing]
+
+    def lent_until(self, slot: int) -> Instant:
+        post = self.posts.get(slot)
+        return max(self.unlent_from, 0 if post is None else post.lent_until)
+
+    # --- where the tokens are ----------------------------------------------------------------------------------------
+
+    def found(self, name: Name, holder: NodeId) -> None:
+        """In a report, or made here."""
+        if self._desk.better(name) is not None:
+            return
+        now = self._desk.now
+        post = self.posts.get(name.slot)
+        if post is None or rank(post.name) != rank(name):
+            lent = self.lent_until(name.slot)
+            post = self.posts[name.slot] = Post(name, holder, lent, now)
+        post.name, post.holder, post.missing = name, holder, False
+        self._expect(post, now + 2 * SECOND)
+
+    def lost(self, node: NodeId, name: Name) -> None:
+        post = self.posts.get(name.slot)
+        if post is not None and rank(post.name) == rank(name) and name.hop >= post.name.hop:
+            self._miss(post)
+
+    def _expect(self, post: Post, at: Instant) -> None:
+        post.due = at
+        self._desk.timer(("watch", post.name.slot), at + max(LATE, self._desk.patience.wait(0)))
+
+    def fired(self, slot: int) -> None:
+        """A beat is overdue."""
+        desk = self._desk
+        post = self.posts.get(slot)
+        if post is None or not desk.keeps or post.missing:
+            return
+        if desk.now < post.due:  # tickets that did not reach an idle token
+            back = {node: ticket for node, ticket in post.fed.items() if desk.now - ticket[1] >= ON_ITS_WAY}
+            post.fed = {node: ticket for node, ticket in post.fed.items() if node not in back}
+            self.register = {node: ticket for node, ticket in back.items() if node not in self.register} | self.register
+            self._expect(post, post.due)
+            self.feed(post)
+        elif desk.now < post.lent_until:
+            desk.suspect(post.holder)
+            desk.timer(("watch", slot), post.lent_until)
+        else:
+            self._miss(post)
+
+    def _miss(self, post: Post) -> None:
+        if not post.missing:
+            post.missing = True
+            self._take_back(post)
+            self._search()
+
+    def _take_back(self, post: Post) -> None:
+        """What was fed to a token that is missing, first of all."""
+        before = self.register
+        self.register = {node: ticket for node, ticket in post.fed.items() if node not in before} | before
+        post.fed = {}
+
+    # --- beats -------------------------------------------------------------------------------------------------------
+
+    def beat(self, sender: NodeId, beat: Beat) -> None:
+        desk = self._desk
+        post = self.posts.get(beat.token.slot)
+        better = desk.better(beat.token)
+        if better is not None:
+            desk.post(sender, Lease(desk.term, beat.token, False, False, better, beat.sent))
+            return
+        if not 0 <= beat.token.slot < desk.slots:
+            return
+        desk.learn(beat.token)
+        if post is None or post.missing or rank(post.name) != rank(beat.token):
+            self.found(beat.token, sender)
+            post = self.posts[beat.token.slot]
+        if beat.token.hop < post.name.hop:
+            return  # of an earlier holder
+        post.name, post.holder, post.parked = beat.token, sender, beat.parked
+        self._reconcile(post, beat)
+        if beat.parked:
+            self._borrow(post)
+            self._expect(post, desk.now + from_seconds(self._options.idle_pace))
+            self._answer(sender, beat, False)
+            if post.fed:
+                desk.timer(("watch", post.name.slot), desk.now + ON_ITS_WAY)
+        elif desk.when_isolated == "proceed" or (self.confirmed and desk.now - self._rolled_at <= ROLL_FRESH):
+            self._answer(sender, beat, True)
+        else:
+            self._expect(post, max(post.due, desk.now + 2 * SECOND))
+            self._beats[beat.token.slot] = (sender, beat)
+            if self.confirmed:
+                desk.out.append(CallRoll(False))
+            else:
+                self._search()
+        self.feed(post)
+
+    def _answer(self, sender: NodeId, beat: Beat, lends: bool) -> None:
+        desk = self._desk
+        post = self.posts.get(beat.token.slot)
+        if post is None or post.holder != sender or rank(post.name) != rank(beat.token):
+            return
+        if lends:
+            lease = min(beat.lease, LEASE_MOST)
+            post.lent_until = max(post.lent_until, desk.now + lease)
+            self._expect(post, desk.now + lease - 2 * lease // 5)
+        post.more = bool(self.register)
+        desk.post(sender, Lease(desk.term, beat.token, lends, post.more, None, beat.sent))
+
+    def reaches(self, level: Level) -> None:
+        """A roll call has ended."""
+        desk = self._desk
+        if not desk.keeps:
+            self._beats.clear()
+        elif level is Level.LESS:
+            self._beats.clear()
+            self.confirmed = False
+            if desk.when_isolated != "proceed":
+                self.set_isolated(True)
+        elif self.confirmed:
+            self.set_isolated(False)
+            self._rolled_at = desk.now
+            self.answer_all()
+
+    def confirm(self) -> None:
+        """A majority has promised to follow this keeper in its term."""
+        self.confirmed = True
+        self._rolled_at = self._desk.now
+        self.set_isolated(False)
+        self.answer_all()
+
+    def answer_all(self) -> None:
+        beats, self._beats = self._beats, {}
+        for sender, beat in beats.values():
+            self._answer(sender, beat, True)
+
+    def set_isolated(self, isolated: bool) -> None:
+        if isolated != self.isolated:
+            self.isolated = isolated
+            self._desk.note(FactKind.ISOLATED if isolated else FactKind.REJOINED)
+
+    # --- who waits ---------------------------------------------------------------------------------------------------
+
+    def claimed(self, claim: Claim) -> None:
+        desk = self._desk
+        node = claim.node
+        old = self.register.get(node)
+        fed = next((post.fed[node] for post in self.posts.values() if node in post.fed), None)
+        known = fed is not None and fed[0] == claim.request
+        if (fed is not None and fed[0] > claim.request) or (old is not None and old[0] > claim.request):
+            return
+        if not known:
+            for post in self.posts.values():
+                post.fed.pop(node, None)
+            since = desk.now - claim.waited if old is None else old[1]
+            self.register[node] = (claim.request, since)
+        waiting = len(self.register) + sum(len(post.fed) for post in self.posts.values())
+        desk.post(node, Entered(claim.request, desk.term, max(PATIENCE, PATIENCE_EACH * waiting)))
+        if not known:
+            self.feed_all()
+
+    def unclaimed(self, ticket: Ticket) -> None:
+        node, request = ticket
+        for tickets in (self.register, *(post.fed for post in self.posts.values())):
+            if node in tickets and tickets[node][0] <= request:
+                del tickets[node]
+
+    def returned(self, fed: Fed) -> None:
+        """It did not find its token: the next beat tells where that is."""
+        for node, request in fed.tickets:
+            for post in self.posts.values():
+                if post.fed.get(node, (0, 0))[0] == request:
+                    self.register = {node: post.fed.pop(node)} | self.register
+                    self._desk.timer(("watch", post.name.slot), self._desk.now + ON_ITS_WAY // 4)
+
+    def feed_all(self) -> None:
+        posts = [post for post in self.posts.values() if not post.missing]
+        for post in sorted(posts, key=lambda post: (not post.parked, len(post.fed))):
+            self.feed(post)
+
+    def feed(self, post: Post) -> None:
+        """To an idle token, or one that has few left."""
+        desk = self._desk
+        if post.missing or not self.register or len(post.fed) > LOW:
+            return
+        room = QUEUE - LOW - 1 if desk.slots == 1 else max(0, 2 - len(post.fed))
+        tickets: list[Ticket] = []
+        for node in list(self.register)[:room]:
+            request, _ = self.register.pop(node)
+            post.fed[node] = (request, desk.now)
+            tickets.append(Ticket(node, request))
+        if tickets:
+            post.parked = False
+            post.more = bool(self.register)
+            desk.post(post.holder, Fed(post.name, tuple(tickets), post.more, STEPS))
+            self._expect(post, min(post.due, max(post.lent_until, desk.now + 2 * desk.patience.wait(0))))
+
+    def _borrow(self, post: Post) -> None:
+        """It is idle, and others wait for tokens that are in use: the first of these comes here instead."""
+        waits = [(at, node, other) for other in self.posts.values() for node, (_, at) in other.fed.items()]
+        waits = [each for each in waits if each[2] is not post and each[1] != each[2].holder]
+        if waits and not self.register:
+            at, node, other = min(waits, key=lambda each: each[0])
+            self.register[node] = (other.fed.pop(node)[0], at)
+
+    def _reconcile(self, post: Post, beat: Beat) -> None:
+        """What was served is over; what is neither in the queue nor on its way comes back."""
+        fed, queue = post.fed, {ticket.node: ticket.request for ticket in beat.queue}
+        order = list(fed)
+        done = order.index(post.holder) + 1 if post.holder in fed and post.holder not in queue else 0
+        first = next((node for node in order if node in queue), None)
+        if first is not None:
+            done = max(done, order.index(first))
+        for node in order[:done]:
+            del fed[node]
+        late = [n for n, (_, at) in fed.items() if n not in queue and self._desk.now - at > ON_ITS_WAY]
+        if late:
+            back = {node: fed.pop(node) for node in late}
+            self.register = {n: t for n, t in back.items() if n not in self.register} | self.register
+
+    # --- comings and goings ------------------------------------------------------------------------------------------
+
+    def left(self, node: NodeId) -> None:
+        self.register.pop(node, None)
+        for post in list(self.posts.values()):
+            post.fed.pop(node, None)
+            if post.holder == node:
+                self._miss(post)
+
+    def bequest(self) -> Legacy:
+        desk = self._desk
+        tickets = [Ticket(node, request) for post in self.posts.values() for node, (request, _) in post.fed.items()]
+        tickets += [Ticket(node, request) for node, (request, _) in self.register.items()]
+        posts = [post for post in self.posts.values() if not post.missing][:8]
+        names, holders = tuple(post.name for post in posts), tuple(post.holder for post in posts)
+        return Legacy(desk.term + 1, tuple(t for t in tickets if t.node != desk.me)[:QUEUE], names, holders)
+
+    def inherit(self, bequest: Legacy) -> None:
+        desk = self._desk
+        self.begin(desk.now + LEASE_MOST)
+        for name, holder in zip(bequest.tokens, bequest.holders, strict=False):
+            self.found(name, holder)
+        for ticket in bequest.tickets:
+            self.register[ticket.node] = (ticket.request, desk.now)
+        for post in self.posts.values():
+            desk.tell_keeper(post.holder)
+        if self.missing():
+            self._search()
+
+
+def announce(desk: Desk, number: int = 0) -> None:
+    """Who keeps is told to those who are asked first, and to whoever kept before."""
+    for node in dict.fromkeys((*desk.homes(), *desk.former)):
+        if node not in (desk.me, NOBODY):
+            desk.post(node, Keeps(desk.term, desk.keeper, number))

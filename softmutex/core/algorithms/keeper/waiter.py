@@ -1,0 +1,128 @@
+"""Requests of this node, and its one claim for all of them, until the keeper has it in its register.
+
+    wanted --CLAIM--> keeper --ENTERED(patience)--> waits, and asks again when that is over
+              '-----> who does not keep passes it on, or answers KEEPS(nobody): the next one is asked
+
+A claim is a promise to take one token, once (`handover.stand`). Whoever promised a proposer to take none (`frozen`)
+retires it: a commit that comes all the same is void, and goes back to its sender.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from softmutex.core.algorithms.keeper.desk import Desk
+from softmutex.core.algorithms.keeper.messages import Claim, Entered
+from softmutex.core.events import NOBODY, SECOND, Instant, NodeId, RequestId
+
+if TYPE_CHECKING:
+    from softmutex.core.algorithms.keeper.installer import Installer
+
+STEPS: Final = 6
+TRIES: Final = 2  # unanswered claims, before the keeper is suspected
+IN_VAIN: Final = 6  # ... or a keeper is looked for by asking everybody
+PROMISE: Final = 3 * SECOND  # how long a token is refused to please a proposer
+
+
+class Waiter:
+    __slots__ = ("_asked_at", "_desk", "_frozen_until", "_hint", "_installer", "_serial", "_tries", "claim", "waiting")
+
+    def __init__(self, desk: Desk, installer: Installer) -> None:
+        self._desk = desk
+        self._installer = installer
+        self.waiting: dict[RequestId, Instant] = {}
+        self.claim = 0  # what this node stands for; 0: nothing
+        self._serial = 0
+        self._tries = 0
+        self._asked_at: Instant = 0
+        self._hint: NodeId = NOBODY
+        self._frozen_until: Instant = 0
+
+    def started(self, hint: NodeId) -> None:
+        self._hint = hint
+
+    def next(self) -> RequestId:
+        request = next(iter(self.waiting))
+        del self.waiting[request]
+        return request
+
+    def settle(self) -> None:
+        """At the end of each event: nothing waits, so nothing is claimed."""
+        if self.claim and not self.waiting:
+            self.claim = 0
+            self._desk.cancel("claim")
+
+    # --- claims ------------------------------------------------------------------------------------------------------
+
+    @property
+    def frozen(self) -> bool:
+        return self._desk.now < self._frozen_until
+
+    def freeze(self) -> None:
+        self._frozen_until = self._desk.now + PROMISE
+        self.claim = 0
+        self._desk.timer("claim", self._frozen_until + 1)
+
+    def thaw(self) -> None:
+        if self._frozen_until:
+            self._frozen_until = 0
+            if self.waiting and not self.claim:
+                self._desk.timer("claim", self._desk.now)
+
+    def want(self, anew: bool = True) -> None:
+        """Claim, or claim again. `anew`: what was claimed before is no longer stood for."""
+        desk = self._desk
+        if not self.waiting or self.frozen or desk.leaving:
+            return
+        if anew or not self.claim:
+            self._serial += 1
+            self.claim = self._serial
+            self._tries = 0
+        if self._tries <= 0:
+            self._asked_at = desk.now
+        waited = max(0, desk.now - next(iter(self.waiting.values())))
+        desk.post(self._whom_to_ask(), Claim(desk.me, self.claim, desk.term, waited, STEPS))
+        desk.timer("claim", desk.now + desk.jitter(desk.patience.wait(max(0, self._tries))))
+
+    def _whom_to_ask(self) -> NodeId:
+        desk = self._desk
+        if desk.keeper_counts or (desk.keeper != NOBODY and self._tries < TRIES):
+            return desk.keeper
+        first = [node for node in dict.fromkeys((self._hint, *desk.homes())) if node in desk.members]
+        if 0 <= self._tries < len(first):
+            return first[self._tries]
+        others = len(desk.members)
+        return desk.members[int(desk.rng.random() * others)] if others > 1 else NOBODY
+
+    def fired(self) -> None:
+        """Nobody answered; or it is time to ask again."""
+        desk = self._desk
+        if not self.waiting or self.frozen:
+            return
+        if not self.claim:
+            self.want()
+            return
+        self._tries += 1
+        if self._tries >= TRIES:
+            desk.suspect(desk.keeper)
+        if self._tries >= (IN_VAIN if desk.keeper_counts or desk.keeper == NOBODY else TRIES):
+            self._installer.consider()
+        self.want(anew=False)
+
+    def entered(self, message: Entered) -> None:
+        if message.request == self.claim and self.waiting:
+            if self._asked_at:
+                self._desk.patience.learn(self._desk.now - self._asked_at, max(0, self._tries))
+                self._asked_at = 0
+            self._tries = -1  # the next time that it asks is the first
+            self._desk.timer("claim", self._desk.now + self._desk.jitter(message.patience))
+
+    def nobody_known(self) -> None:
+        """Who was asked knows no keeper."""
+        desk = self._desk
+        if not desk.keeper_counts and self.claim and self.waiting:
+            self._tries = max(0, self._tries) + 1
+            if self._tries >= IN_VAIN:
+                self._installer.consider()
+            else:
+                self.want(anew=False)
