@@ -11,7 +11,8 @@ So a running node looks at its file every LOOK_S, and at once when a frame comes
 not have: between hosts, rounds may follow each other without a pause.
 
 K1  A file is whole or it is not there: a change is written beside it, to disk, and renamed over it. Its mode is 0600.
-K2  A file that cannot be read, or holds no key, changes nothing: the node goes on with the keys that it has, and tells.
+K2  A file that cannot be read, holds no key, or two of one id, changes nothing: the node goes on with the keys that it
+    has, and tells.
 K3  A retired key still opens for GRACE_S what was on its way, and what hosts seal that have not looked again yet.
 K4  Which key seals is decided by the file alone; the key in use, or the only one, is not retired.
 """
@@ -97,13 +98,24 @@ class KeysInForce:
         self._stamp = stamp  # as it was before it is read: a change in between is seen at the next look
         try:
             keys = read_keys(self._path, of_group=self._node.settings["key_group"])
-            KeyRing.of(*keys)
+            self.check(keys)
         except ConfigError as error:
             self._node.warn("keys", f"{error} Until then this node goes on with the keys that it has.", once=str(error))
             return False
         changed = list(keys) != self._keys
         self.change(keys)
         return changed
+
+    def check(self, keys: Sequence[bytes]) -> None:
+        """ConfigError where these cannot follow those in force: of two keys with one id only one could open (K2)."""
+        KeyRing.of(*keys)
+        new = {key_id(key): key for key in keys}
+        for key in self._keys:
+            if new.get(number := key_id(key), key) != key:
+                raise ConfigError(
+                    f"a new key shares the id {number} with one in use, so what the others seal with that could not be "
+                    "opened meanwhile. Make the new one once more: softmutex key new FILE."
+                )
 
     def change(self, keys: Sequence[bytes]) -> None:
         retired = [key for key in [*self._keys, *self._retired] if key not in keys]

@@ -123,6 +123,8 @@ class NodeBase:
         """Reads the key file again at once. A node does so by itself within a second: see `softmutex key --help`."""
         node = self.running()
         keys = group_keys(node.settings, node.membership)
+        if node.keys is not None and keys:
+            node.keys.check(keys)
         node.loop.call_soon_threadsafe(node.rekey, keys)
 
     def mutex_statistics(self, name: str) -> MutexStatistics:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from softmutex import Node
+from softmutex import ConfigError, Node
 from softmutex.cli import main
 from softmutex.core.messages import StatusReply
 from softmutex.core.wire import Frame
@@ -239,3 +239,34 @@ async def test_frames_of_strangers_make_a_node_look_a_bounded_number_of_times(
         seconds = time.monotonic() - begun + 2  # begun at the beginning, and at the end
         assert looks <= (keyfile.LOOKS_A_SECOND + 1 / keyfile.LOOK_S) * seconds
     await transport.aclose()
+
+
+def of_one_id() -> tuple[bytes, bytes]:
+    """Two keys that share their id, as one in 255 pairs does."""
+    seen: dict[int, bytes] = {}
+    while True:
+        key = secrets.token_bytes(32)
+        if seen.setdefault(key_id(key), key) != key:
+            return seen[key_id(key)], key
+
+
+@in_virtual_time
+@pytest.mark.parametrize("is_replaced", [True, False], ids=["instead of the other", "beside it"])
+async def test_a_key_that_shares_its_id_with_the_one_in_use_is_refused_and_the_old_ones_stay(
+    is_replaced: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    old, new = of_one_id()
+    file, network = tmp_path / "key", MemoryNetwork(seed=1)
+    file.touch(0o600)
+    file.write_text(old.hex())
+    async with node_on(network, key=file, name="a") as a, node_on(network, key=old, name="b") as b:
+        await until(lambda: len(a.peers()) == len(b.peers()) == 1)
+        file.write_text(new.hex() if is_replaced else f"{old.hex()}\n{new.hex()}\n")
+        with pytest.raises(ConfigError, match=r"share.* the id .* Make the new one once more"):
+            a.reload_keys()
+        await until(lambda: a.statistics().told.get("keys"))
+        assert "goes on with the keys that it has" in caplog.text
+        for node in (a, b):
+            async with node.mutex("x").hold(timeout=60):
+                pass
+        assert "forged" not in a.statistics().dropped
