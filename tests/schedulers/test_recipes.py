@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -185,3 +186,91 @@ def test_the_systemd_units_are_units(tmp_path: Path):
     )
     assert checked.returncode == 0, checked.stderr
     assert "mirror" not in checked.stderr, checked.stderr
+
+
+USER_MANAGER = """
+mount -t tmpfs -o mode=0755 none /run && mkdir -p /run/systemd/system /run/here || exit 77
+export XDG_RUNTIME_DIR=/run/here
+/usr/lib/systemd/systemd --user > {here}/manager 2>&1 & manager=$!
+for turn in $(seq 200); do systemctl --user is-system-running --wait > {here}/state 2>&1 && break; sleep 0.1; done
+"""
+
+
+def under_systemd(script: str, environ: dict[str, str], here: Path) -> str:
+    """In a mount namespace, by a user's manager of its own: the machine need not have been started by systemd."""
+    whole = USER_MANAGER.format(here=here) + script + "\nkill $manager; wait $manager"
+    ran = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", whole],
+        env={**environ, "HOME": str(here)},
+        cwd=here,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    return ran.stdout + ran.stderr
+
+
+under = pytest.mark.needs("root", "netns", "systemd-run", "/usr/lib/systemd/systemd")
+
+
+@under
+def test_systemd_run(tmp_path: Path, environ: dict[str, str]):
+    """Four transfers take turns; one that waits is stopped; one that holds is stopped and may finish."""
+    recipe = (RECIPES / "systemd_run.sh").read_text()
+    (tmp_path / "recipe").write_text(recipe.replace("--collect", '--collect --unit="$UNIT"'))
+    transfer = "sh -c 'echo in >> visits; sleep 0.1; echo out >> visits'"
+    polite = """sh -c 'trap "echo finished >> visits; exit" TERM; echo first >> visits; while :; do sleep 0.05; done'"""
+    script = f"""
+        UNIT=first sh recipe {polite}
+        until grep -q first visits; do sleep 0.05; done
+        for number in 1 2 3 4; do UNIT=mirror-$number sh recipe {transfer}; done
+        UNIT=waits sh recipe touch never
+        sleep 1; systemctl --user stop waits first
+        for turn in $(seq 400); do [ "$(grep -c out visits)" = 4 ] && break; sleep 0.05; done
+        [ -e never ] && echo "it was not stopped"
+    """
+    said = under_systemd(script, environ, tmp_path)
+    assert (tmp_path / "visits").read_text().split() == ["first", "finished", *["in", "out"] * 4], said
+    assert "it was not stopped" not in said
+
+
+@under
+def test_the_agents_units_work_under_systemd(tmp_path: Path, environ: dict[str, str]):
+    """As `softmutex agent --print-units` prints them: the socket starts the agent when the first job asks."""
+    units = tmp_path / ".config" / "systemd" / "user"
+    units.mkdir(parents=True)
+    shown = run([str(BIN / "softmutex"), "agent", "--print-units"], environ, tmp_path).stdout
+    for part in shown.split("# ~/.config/systemd/user/")[1:]:
+        name, _, text = part.partition("\n")
+        (units / name).write_text(text.replace("/tmp/softmutex-%U", str(tmp_path / "door")))
+    script = f"""
+        systemctl --user daemon-reload; systemctl --user start softmutex-agent.socket
+        SOFTMUTEX_AGENT={tmp_path}/door/agent.sock softmutex run -v -n x -- true
+        systemctl --user show -p MainPID softmutex-agent.service
+        systemctl --user stop softmutex-agent.service; systemctl --user show -p Result softmutex-agent.service
+    """
+    said = under_systemd(script, environ, tmp_path)
+    (pid,) = [line.partition("=")[2] for line in said.splitlines() if line.startswith("MainPID=")]
+    assert f"-{pid}-" in said, said  # the member has the number of that process in its name
+    assert "Result=success" in said, said
+
+
+@packaged
+def test_nomad(tmp_path: Path, environ: dict[str, str]):
+    """The job file is HCL, and its command takes turns as it stands. No Nomad has run it here."""
+    read = (
+        "import hcl2, json, sys; job = hcl2.load(open(sys.argv[1]))['job'][0]; "
+        "unquoted = json.loads(json.dumps(job).replace('\\\\\"', '')); (job,) = unquoted.values(); "
+        "(group,) = job['group'][0].values(); (task,) = group['task'][0].values(); print(json.dumps([job, task]))"
+    )
+    said = run([sys.executable, "-c", read, str(RECIPES / "mirror.nomad.hcl")], environ, tmp_path).stdout
+    job, task = json.loads(said)
+    assert (job["type"], job["periodic"][0]["prohibit_overlap"], task["kill_signal"]) == ("batch", True, "SIGTERM")
+    config = task["config"][0]
+    assert (config["command"], config["args"][-2:]) == ("/usr/local/bin/softmutex", ["--", "/usr/local/bin/mirror"])
+    transfer = ["sh", "-c", "echo in >> visits; sleep 0.1; echo out >> visits"]
+    flags = [flag.replace("2", "1") if flag == "2" else flag for flag in config["args"][:-1]]
+    command = [str(BIN / "softmutex"), *flags, *transfer]
+    started = [subprocess.Popen(command, env=environ, cwd=tmp_path, stdin=subprocess.DEVNULL) for _ in range(JOBS)]
+    assert [process.wait(100) for process in started] == [0] * JOBS
+    took_turns(tmp_path / "visits")
