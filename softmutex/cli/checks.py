@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from softmutex.ports import CannotOpen, Closed, Transport, is_on_this_host
 from softmutex.runtime.config import Settings, meets_nobody_else, places_of_files
 from softmutex.runtime.options import SETTINGS
 from softmutex.runtime.status import own_version
-from softmutex.urls import without_secrets
+from softmutex.urls import split_address, without_secrets
 
 ECHO_S = 1.0
 CLOCK_S = 1.0  # clocks that differ by more deserve a word; the algorithms bear hours
@@ -191,6 +192,8 @@ def check_members(settings: Settings, answers: Sequence[Answer]) -> Iterator[Fin
         if each.turned_away:
             says, _, remedy = each.turned_away.partition(". ")
             yield fail("members", f"{each.name} at {each.member.address} is there and refuses us: {says}", remedy)
+        elif each.is_refused and is_own(settings, each.member.address):
+            yield ok("members", f"{each.name} at {each.member.address} is this host, and no node runs here now")
         elif each.is_refused:
             yield fail(
                 "members",
@@ -214,6 +217,19 @@ def check_members(settings: Settings, answers: Sequence[Answer]) -> Iterator[Fin
             advice = f"Can {each.name} and the others reach each other's addresses? Start softmutex doctor there."
             yield fail("members", f"{reached}, {others} are there", advice)
         yield from check_node(each.name, document)
+
+
+def is_own(settings: Settings, address: str) -> bool:
+    """Whether a node that is started here would be the one at this address."""
+    try:
+        host, port = split_address(address.rpartition("://")[2])
+        _, own_port = split_address(str(settings["transport"]).partition("://")[2].partition("?")[0].partition("/")[0])
+        family, _, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind(place)  # only what is an address of this host can be
+    except (ValueError, OSError):
+        return False
+    return port == own_port
 
 
 def check_node(name: str, document: dict[str, Any]) -> Iterator[Finding]:

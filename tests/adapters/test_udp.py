@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -15,6 +17,7 @@ from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen, Datagram
 from softmutex.testing.contracts.checks import eventually, repeating
 from softmutex.urls import split_address
+from tests.faults.lan import lan
 from tests.footprint import kept_by
 from tests.limits import lower
 
@@ -70,6 +73,29 @@ async def test_what_is_advertised_is_what_others_are_told(opened: Open) -> None:
     [datagram] = await there.receive()
     bound_to = split_address(datagram.source)[1]
     assert without_port.address == f"[fd00::7]:{bound_to}"
+
+
+SHOW = """
+import asyncio
+from softmutex_adapters.transports.udp import UdpTransport
+
+async def main():
+    for host in ("0.0.0.0", "::"):
+        transport = UdpTransport(host)
+        await transport.open()
+        print(transport.address.rpartition(":")[0], transport.on_this_host)
+        await transport.aclose()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.needs("netns")
+def test_without_a_default_route_others_are_shown_the_address_of_an_interface() -> None:
+    with lan(1) as net:
+        command = [*net.prefix(1), sys.executable, "-c", SHOW]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
+    assert shown.splitlines() == ["10.77.0.1 False", "[fd77::1] False"]
 
 
 def test_a_wildcard_cannot_be_advertised() -> None:

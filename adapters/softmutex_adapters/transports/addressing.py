@@ -2,7 +2,7 @@
 
 The naive way, giving out `0.0.0.0:9431`, sends every peer to itself. The host's own name is no better: Debian lets it
 point to 127.0.1.1. So the kernel is asked which of its addresses it would use towards the rest of the world; the
-socket that asks sends nothing.
+socket that asks sends nothing. A host of a laboratory has no way to there: then an address of one of its interfaces.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from ipaddress import ip_address
 from typing import Any
 
 from softmutex.core.errors import ConfigError
@@ -19,6 +20,7 @@ from softmutex.urls import host_of, is_loopback, join_address, split_address
 WILDCARDS = frozenset({"0.0.0.0", "::"})
 # Addresses that documentation reserves: routed by default, owned by nobody.
 ELSEWHERE = {socket.AF_INET: ("203.0.113.1", 9), socket.AF_INET6: ("2001:db8::1", 9)}
+VERSIONS: dict[int, int] = {socket.AF_INET: 4, socket.AF_INET6: 6}
 LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
 
@@ -33,7 +35,7 @@ def reachable_address(bound: socket.socket, advertise: str | None) -> str:
     if bound.family == socket.AF_INET6 and not bound.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
         families.append(socket.AF_INET)
     for family in families:
-        if own := address_towards_the_world(family):
+        if own := address_towards_the_world(family) or address_of_an_interface(family):
             return join_address(own, port)
     return join_address(LOOPBACK[bound.family], port)
 
@@ -53,6 +55,19 @@ def address_towards_the_world(family: int) -> str | None:
             return str(probe.getsockname()[0])
     except OSError:
         return None  # no route in this family
+
+
+def address_of_an_interface(family: int) -> str | None:
+    """The first that others can reach; where there are several networks, `advertise` says which is meant."""
+    import ifaddr  # comes with zeroconf; costs a few milliseconds
+
+    for adapter in ifaddr.get_adapters():
+        for each in adapter.ips:
+            own = each.ip if isinstance(each.ip, str) else each.ip[0]
+            found = ip_address(own)
+            if found.version == VERSIONS[family] and not (found.is_loopback or found.is_link_local):
+                return own
+    return None
 
 
 def check_advertised(advertise: str, *, default_port: int = 0) -> tuple[str, int]:
