@@ -29,7 +29,7 @@ from softmutex.core.events import (
     Withdrawn,
 )
 from softmutex.core.messages import Accept, Commit, Offer, Void
-from softmutex.sim import simulate
+from softmutex.sim import nemesis, simulate
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.scenarios import scenario
 from tests.algorithms.explorer import Found, explore
@@ -495,3 +495,9 @@ def test_binary_search_sends_a_request_on_at_most_as_often_as_the_ring_can_be_ha
 def test_nobody_waits_for_a_round_where_a_few_want_it_and_everybody_is_served_alike_where_all_do():
     busy = simulate(Scenario("binary-search", 10, 1000.0, op_s=1.0, delay_s=0.01))
     assert busy.busy > 0.97 and busy.fairness > 0.99
+
+
+@pytest.mark.parametrize(("algorithm", "seed"), [("ring-search", 107), ("binary-search", 107), ("ring-search", 245)])
+def test_a_hand_over_that_nobody_confirms_is_soon_inquired_about(algorithm: str, seed: int):
+    """Ten questions of a second each, and then the inquiry that finds the token or that it is lost: served too late."""
+    assert not simulate(nemesis.draw(seed, (2, 16), algorithm)).violations

@@ -8,8 +8,21 @@ from typing import Any
 import pytest
 
 from softmutex.core.algorithms.token_ring import Looked, Pass, Seek, Sought, TokenRing, Took
-from softmutex.core.events import Effect, Event, FactKind, Fired, Instant, MembersChanged, Received, Send, Token
-from softmutex.sim import Kill, simulate
+from softmutex.core.events import (
+    Depart,
+    Effect,
+    Event,
+    FactKind,
+    Fired,
+    Instant,
+    Leaving,
+    MembersChanged,
+    Received,
+    Requested,
+    Send,
+    Token,
+)
+from softmutex.sim import Kill, nemesis, simulate
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.scenarios import scenario
 from tests.algorithms.explorer import Found, explore
@@ -22,8 +35,8 @@ def sent(b: Bench) -> list[tuple[int, Any]]:
     return [(effect.to, effect.message) for effect in b.effects if isinstance(effect, Send)]
 
 
-def bench() -> Bench:
-    return Bench(TokenRing, me=2, members=(1, 2, 3))
+def bench(me: int = 2) -> Bench:
+    return Bench(TokenRing, me=me, members=(1, 2, 3))
 
 
 def test_the_token_goes_on_where_nobody_wants_it():
@@ -95,6 +108,34 @@ def test_who_said_that_it_has_none_takes_none_until_the_search_is_over():
     assert sent(b)[0] == (1, Took(1, 7))
 
 
+def test_who_leaves_without_the_token_says_so_and_its_predecessor_does_not_search():
+    """Where members came and went for one turn each, somebody searched all the time: nobody might take it."""
+    leaver = bench(2)
+    leaver.handle(Leaving())
+    assert sent(leaver) == [(1, Looked(0, False, 0))] and leaver.all_of(Depart)
+    before = bench(1)
+    before.receive(Looked(0, False, 0), 2)
+    before.members.remove(2)
+    before.handle(MembersChanged((), (2,)))
+    assert not sent(before)
+    before.members.remove(3)
+    before.handle(MembersChanged((), (3,)))
+    assert not before.members[1:] and before.machine.view().tokens, "it died: nobody else can have it"
+
+
+def test_who_left_a_search_to_one_that_goes_away_begins_again():
+    b = bench(3)
+    b.members.remove(2)
+    b.handle(MembersChanged((), (2,)))
+    b.handle(Requested(1))
+    b.fire("missed")
+    b.receive(Seek(1), 1)
+    assert Looked(1, False, 0) in [message for _, message in sent(b)]
+    b.members[:] = [3, 4]
+    b.handle(MembersChanged((4,), (1,)))
+    assert [type(message) for _, message in sent(b)] == [Seek]
+
+
 @pytest.mark.parametrize(
     "bounds",
     [
@@ -107,6 +148,7 @@ def test_who_said_that_it_has_none_takes_none_until_the_search_is_over():
         {"nodes": 2, "leaves": 1},
         {"nodes": 3, "kills": 1, "askers": (2,)},
         {"nodes": 3, "leaves": 1, "askers": (2,)},
+        {"nodes": 2, "leaves": 1, "joins": 1, "askers": (2,)},
         {"nodes": 3, "askers": (2, 3)},
         {"nodes": 2, "kills": 1, "timers": 1, "askers": (2,)},
         {"nodes": 2, "losses": 1, "timers": 1, "askers": (2,)},
@@ -178,3 +220,7 @@ def test_a_token_that_died_with_its_holder_is_made_anew():
     result = simulate(Scenario("token-ring", 9, 360.0, op_s=1.0, delay_s=0.05, faults=kills, settle_s=60.0))
     assert not result.violation_count and result.unserved == 0
     assert len(result.recoveries_ns) >= 3 and max(result.recoveries_ns) < 5e9  # of which the membership needs three
+
+
+def test_members_that_live_for_a_moment_do_not_end_the_search_of_another_one():
+    assert not simulate(nemesis.draw(154, (2, 16), "token-ring")).violations

@@ -81,6 +81,12 @@ TOUR: Final = 8  # borrowers in one loan of the fast discipline
 TOLD: Final = 20  # served requests that a token tells of
 
 
+class BriefHandover(Handover):
+    """To give one up in doubt costs an inquiry of everybody, which finds the token if it is there."""
+
+    ASKS = 3
+
+
 class Lending(OneByOne):
     """Subclasses say how the token is looked for."""
 
@@ -117,7 +123,7 @@ class Lending(OneByOne):
         self._rest = rest if options.rest is None else from_seconds(options.rest)
         self._slowest = max(self._rest, from_seconds(options.slowest))
         self._how = self.passing(setup)
-        self._handover = Handover(setup.me, setup.rng, self._how, SECOND // 4, 3)
+        self._handover = BriefHandover(setup.me, setup.rng, self._how, SECOND // 4, 3)
         self._remake = Remake(setup.me, setup.rng, self._others)
         self._token: Token | None = None
         self._passing: Token | None = None  # being given away

@@ -12,7 +12,8 @@ it: a pointer names who had the token later than this node had, so that whoever 
 along edges of the tree or not. Who comes, or loses the one that it points to, and wants the token, looks for it (SEEK),
 and points to whoever has it.
 
-Survives what `token-ring` survives, in the same way.
+Survives what `token-ring` survives, in the same way; but where members do not agree on who is there, a wish may go in a
+circle until somebody looks for the token.
 
 Invariants, with those of `token_ring.py` and `on_demand.py`
     P1  Whoever has not got the token and has a queue has asked the one that it points to, or looks for one to point to.
@@ -27,6 +28,7 @@ from typing import ClassVar
 from softmutex.core.algorithms.on_demand import Noted, OnDemand, Wish
 from softmutex.core.algorithms.token_ring import Looked, Sought
 from softmutex.core.events import NOBODY, Effect, Event, Instant, NodeId, RequestId, Send, Started
+from softmutex.core.laws import Law, Weather, claim
 from softmutex.core.machine import Setup
 from softmutex.core.messages import Message
 
@@ -43,6 +45,7 @@ def step_towards(members: Sequence[NodeId], me: NodeId, goal: NodeId) -> NodeId:
 
 class Raymond(OnDemand):
     name: ClassVar[str] = "raymond"
+    laws = OnDemand.laws | claim(Weather.ANY & ~Weather.SILENCE & ~Weather.VIEWS, Law.REQUESTS)
 
     __slots__ = ("_fulfilled", "_queue", "_towards")
 

@@ -76,7 +76,8 @@ class RingSearch(Lending):
         96: Gimme, 97: Missed, 98: Trapped, 99: Anybody, 100: Inquire, 101: Here, 102: Clear, 103: Denied, **OF_HOLDERS
     }  # fmt: skip
     laws = (
-        claim(Weather.ANY, Law.EFFECTS, Law.REQUESTS)
+        claim(Weather.ANY, Law.EFFECTS)
+        | claim(Weather.ANY & ~Weather.SILENCE, Law.REQUESTS)
         | claim(Weather.ANY & ~(Weather.VIEWS | Weather.FOUNDERS), Law.OVERLAP, Law.EXCLUSION)
         | claim(Weather.ANY & ~(Weather.VIEWS | Weather.FOUNDERS | Weather.CUTS), Law.ORDER)
     )

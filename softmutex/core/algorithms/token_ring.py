@@ -9,7 +9,8 @@ one with a higher epoch is the only one. The first token is made in the same way
     searcher --SEEK--> all: "not here, and I take none" --SOUGHT--> all        one that has it: the search is over
 
 A PASS is said again until its TOOK comes, or the next is known to be dead: then it is purged from the ring, and its
-predecessor searches, for nobody can say whether the token was there. Of two searchers the lower id goes on.
+predecessor searches, for nobody can say whether the token was there. Only whoever leaves in order says so: without that
+a group whose members come and go would search all the time. Of two searchers the lower id goes on.
 
 Survives: loss, repetition, delay, reordering, pauses, wrong clocks; comings and goings; deaths, as soon as they are
 known. A member that is silent stops the token in front of it until it speaks or is known to be dead. Two may overlap
@@ -84,7 +85,7 @@ class Seek(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """`here`: I have it. Else I have not, and take none; the highest epoch that I know."""
+    """`here`: I have it. Else I have not, and take none. With the highest epoch that I know. Number 0: I leave."""
 
     number: Count
     here: Flag
@@ -118,6 +119,7 @@ class TokenRing(OneByOne):
 
     __slots__ = (
         "_at",
+        "_clean",
         "_epoch",
         "_frozen",
         "_idle",
@@ -132,6 +134,7 @@ class TokenRing(OneByOne):
         "_skip",
         "_token",
         "_tries",
+        "_yielded_to",
     )
 
     def __init__(self, setup: Setup) -> None:
@@ -151,6 +154,8 @@ class TokenRing(OneByOne):
         self._number = 0  # of the own searches
         self._frozen: dict[NodeId, int] = {}  # who searches, so that no token is taken
         self._over: dict[NodeId, int] = {}  # the last search of each that is over
+        self._clean: dict[NodeId, None] = {}  # who said that it leaves without the token
+        self._yielded_to: NodeId = NOBODY  # its search instead of this node's
         self._owes = False  # a search, as soon as that of another one is over
 
     # --- the token ---------------------------------------------------------------------------------------------------
@@ -219,7 +224,7 @@ class TokenRing(OneByOne):
 
     def _passed(self, sender: NodeId, token: Token, idle: int, out: list[Effect], now: Instant) -> None:
         position = (token.epoch, token.hop)
-        if not self._counts(sender) or token.epoch >= HIGHEST:
+        if self._departed or not self._counts(sender) or token.epoch >= HIGHEST:
             return
         if position <= self._at or token.epoch < self._epoch:
             out.append(Send(sender, Took(*position)))
@@ -280,6 +285,7 @@ class TokenRing(OneByOne):
             if self._me < sender:
                 return  # mine first: it will ask again
             self._end_search(now, out)
+            self._yielded_to = sender
         here = self._token is not None or self._passing is not None
         if not here:
             self._frozen[sender] = max(number, self._frozen.get(sender, 0))
@@ -312,6 +318,9 @@ class TokenRing(OneByOne):
                         out.append(CancelTimer(PASS))
             case Seek(number):
                 self._sought_by(sender, number, now, out)
+            case Looked(number, here, _) if not number:
+                if not here and self._counts(sender):
+                    self._clean[sender] = None
             case Looked():
                 self._answered(sender, message, now, out)
             case Sought(number, epoch):
@@ -353,10 +362,12 @@ class TokenRing(OneByOne):
 
     def _changed(self, joined: Sequence[NodeId], left: Sequence[NodeId], now: Instant, out: list[Effect]) -> None:
         for node in left:
-            self._frozen.pop(node, None)
+            unfinished = self._frozen.pop(node, None) is not None and self._yielded_to == node
             self._over.pop(node, None)
+            is_clean = self._clean.pop(node, self) is None
+            self._owes = self._owes or unfinished or (self._precedes(node) and not is_clean)
             if self._passing is not None and self._passing[0] == node:
-                self._passing = None
+                self._passing, self._owes = None, True
                 out.append(CancelTimer(PASS))
             if self._seeking is not None:
                 self._seeking.pop(node, None)
@@ -367,7 +378,6 @@ class TokenRing(OneByOne):
         self._check_search(now, out)
         if self._token is not None and joined and self._running is None and not self._waiting:
             out.append(SetTimer(REST, now + self._skip))  # it was alone
-        self._owes = self._owes or any(self._precedes(node) for node in left)
         self._search_if_owed(now, out)
 
     def _search_if_owed(self, now: Instant, out: list[Effect]) -> None:
@@ -391,7 +401,11 @@ class TokenRing(OneByOne):
     def _may_depart(self, now: Instant, out: list[Effect]) -> bool:
         if self._token is not None:
             self._pass_on(now, out)
-        return self._passing is None and (self._token is None or not self._others())
+        done = self._passing is None and (self._token is None or not self._others())
+        if done and self._token is None and self._seeking is None and (others := self._others()):
+            before = others[bisect_left(others, self._me) - 1]  # it need not search
+            out.append(Send(before, Looked(0, False, self._epoch)))
+        return done
 
     # --- what is shown -----------------------------------------------------------------------------------------------
 
