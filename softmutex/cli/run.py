@@ -98,10 +98,9 @@ def main(arguments: argparse.Namespace) -> int:
     on_overrun = {"warn": "warn", "term": "cancel"}.get(
         arguments.on_overrun, arguments.on_overrun or mutex["on_overrun"]
     )
-
     purpose = os.path.basename(argv[0])[:64] if mutex["purpose"] is None else mutex["purpose"]
     progress = arguments.wait_progress and sys.stderr.isatty()
-    give_up_at = time.monotonic() + (timeout_s or 0)
+    give_up_at, since_s = time.monotonic() + (timeout_s or 0), time.time()
 
     def left_s() -> float | None:
         return max(0.001, give_up_at - time.monotonic()) if timeout_s else timeout_s
@@ -127,7 +126,8 @@ def main(arguments: argparse.Namespace) -> int:
         options = {key: mutex[key] for key in sorted(BY_JOB) if mutex.given(key)}
         where = {key: node[key] for key in ("group", "membership") if node.given(key)}
         want = {"name": name, "timeout": left_s(), "said": timeout_s, "on_overrun": on_overrun, "options": options}
-        want |= {"place": where, "trace": traced.of_environment(os.environ), "purpose": purpose, "progress": progress}
+        want |= {"since": since_s, "place": where, "trace": traced.of_environment(os.environ)}
+        want |= {"purpose": purpose, "progress": progress}
         try:
             return place.call_any(paths, want)
         except (place.NoAgent, place.Elsewhere) as error:

@@ -164,6 +164,26 @@ def test_a_waiter_asks_the_agent_that_comes_after(start_agent: StartAgent, run: 
     assert waiter.wait(100) == 6
 
 
+def test_a_waiter_keeps_its_place_when_the_agent_is_killed(start_agent: StartAgent, run: Start, tmp_path: Path):
+    first = start_agent()
+    holder = run("echo $$ > holder.pid; until [ -e go ]; do sleep 0.05; done", "--no-agent")
+    read_number(tmp_path / "holder.pid")
+    waiter = run("echo waiter >> order", "-v")
+    says(waiter, "asking for x")
+    waiter.send_signal(signal.SIGSTOP)  # so that the other one certainly asks the new agent first
+    first.process.kill()
+    first.ends()
+    start_agent()
+    newcomer = run("echo newcomer >> order", "-v")
+    says(newcomer, "asking for x")
+    waiter.send_signal(signal.SIGCONT)
+    says(waiter, "the agent is there again")
+    eventually(lambda: SoftMutex("x").look().waiting_count == 2, "both wait")
+    (tmp_path / "go").touch()
+    assert [each.wait(100) for each in (holder, waiter, newcomer)] == [0, 0, 0]
+    assert (tmp_path / "order").read_text().split() == ["waiter", "newcomer"]
+
+
 @pytest.mark.slow
 def test_a_waiter_whose_agent_never_comes_back_joins_alone(agent: Agent, run: Start):
     with SoftMutex("x"):

@@ -138,9 +138,11 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         daemon = self._processes.pop(name)
         daemon.kill()
         daemon.wait()
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and self._is_of(entry, name):
-                os.kill(int(entry.name), signal.SIGKILL)
+        for pid in [
+            int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and self._is_of(each, name)
+        ]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=power")
 
     def repair(self, name: str) -> None:
@@ -158,13 +160,18 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         return found
 
     def _is_of(self, process: Path, node: str) -> bool:
+        """A slurmstepd does not say of which node it is; its children do."""
         try:
             environ = (process / "environ").read_bytes().split(b"\0")
             command = (process / "cmdline").read_bytes()
+            children = (process / "task" / process.name / "children").read_text().split()
         except OSError:
             return False
-        mine = f"SLURM_CONF={self.conf}".encode() in environ
-        return mine and (f"SLURMD_NODENAME={node}".encode() in environ or command.startswith(b"slurmstepd"))
+        if f"SLURM_CONF={self.conf}".encode() not in environ:
+            return False
+        if command.startswith(b"slurmstepd"):
+            return any(self._is_of(process.parent / child, node) for child in children)
+        return f"SLURMD_NODENAME={node}".encode() in environ
 
     def stop(self) -> None:
         if "slurmctld" in self._processes:
