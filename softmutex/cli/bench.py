@@ -21,7 +21,7 @@ Report = dict[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="shorter and smaller; noisier")
+    parser.add_argument("--quick", action="store_true", help="half a minute: shorter, smaller, fewer faults; noisier")
     parser.add_argument("--json", action="store_true", help="one object on standard output")
 
 
@@ -31,9 +31,10 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"softmutex bench: there is no part {unknown[0]!r} (there are {', '.join(PARTS)})", file=sys.stderr)
         return 64
     report: Report = {}
-    for part in arguments.parts or PARTS:
+    parts = arguments.parts or list(PARTS)
+    for number, part in enumerate(parts, 1):
         if arguments.json:  # minutes may pass, and standard output is for the object
-            print(f"softmutex bench: {part}: {PARTS[part][0]}", file=sys.stderr, flush=True)
+            print(f"softmutex bench: {number}/{len(parts)} {part}: {PARTS[part][0]}", file=sys.stderr, flush=True)
         else:
             print(f"\n{part}: {PARTS[part][0]}", flush=True)
         rows = asyncio.run(PARTS[part][1](arguments.quick))
@@ -55,18 +56,18 @@ async def parked(quick: bool) -> list[Report]:
 
 async def contention(quick: bool) -> list[Report]:
     rows: list[Report] = []
-    for hold_s in (0.0, 0.01) if quick else (0.0, 0.001, 0.01):
+    for hold_s in (0.01,) if quick else (0.0, 0.001, 0.01):
         for clients in (8,) if quick else (8, 32, 128):
             for shape, backend in contended.beside_each_other(clients):
                 try:
-                    rows.append(await contended.measure(backend, clients, hold_s, 1.0 if quick else 6.0, shape))
+                    rows.append(await contended.measure(backend, clients, hold_s, 0.6 if quick else 6.0, shape))
                 except NotInstalled as missing:
                     rows.append({"backend": backend, "clients": clients, "hold_s": hold_s, "left_out": str(missing)})
     return rows
 
 
 async def costs(quick: bool) -> list[Report]:
-    return [await footprint.measure_footprint(20 if quick else 100, 5.0 if quick else 20.0)]
+    return [await footprint.measure_footprint(20 if quick else 100, 1.5 if quick else 20.0)]
 
 
 async def starts(quick: bool) -> list[Report]:
@@ -74,7 +75,7 @@ async def starts(quick: bool) -> list[Report]:
 
 
 async def crowds(quick: bool) -> list[Report]:
-    return [await crowd.measure_crowd(40 if quick else 1000)]
+    return [await crowd.measure_crowd(20 if quick else 1000)]
 
 
 PARTS: dict[str, tuple[str, Callable[[bool], Coroutine[Any, Any, list[Report]]]]] = {

@@ -34,7 +34,8 @@ async def many_nodes(task: dict[str, Any], ready: Line) -> dict[str, Any]:
 
         async def one() -> None:
             node = await stack.enter_async_context(Node(transport=TRANSPORT, membership=MEMBERSHIP))
-            await node.mutex("footprint").try_acquire()  # a hold, or not: either way its machine is there
+            if hold := await node.mutex("footprint").try_acquire():  # or not: either way its machine is there
+                await hold.release()
 
         await one()
         first = resident_kib()
