@@ -1,4 +1,4 @@
-"""Which test runs when, and beside what, where there are several workers (`pytest` alone, `pytest -n 6`).
+"""Which test runs when, and beside what, where there are several workers (`pytest` alone, `pytest -n 8`).
 
     pure      computes and waits for nothing (the rooms below PURE)     at the lowest priority, by one worker a core
     beside    starts processes, listens on sockets, watches the clock   by all other workers, side by side
@@ -36,8 +36,8 @@ def is_pure(nodeid: str) -> bool:
 
 
 def workers() -> int:
-    """For a whole run: who computes, and who waits."""
-    return cores() + 4
+    """For a whole run: who computes, and who waits. One more costs 4 s of computing, to find the tests."""
+    return cores() + 6
 
 
 def cores() -> int:

@@ -337,7 +337,8 @@ class HttpTransport:
         """T7, T9."""
         import aiohttp
 
-        if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == errno.ECONNREFUSED:
+        cause = getattr(error, "os_error", None)  # aiohttp 3.11 has none for a certificate that is not believed
+        if isinstance(error, aiohttp.ClientConnectorError) and getattr(cause, "errno", None) == errno.ECONNREFUSED:
             self._counts["refused"] += 1
             self._mailbox.put(Datagram(given, b""))
             self._troubles.pop(given, None)
