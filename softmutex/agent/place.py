@@ -11,6 +11,8 @@ So each side asks the kernel who the other one is. A user's agent talks to that 
 own user, and to one that listens where only root could have let it: no other user can be the host's agent.
 
 A lock says which agent is alive: a socket file that a killed one left behind is replaced, a living one's never.
+A living one touches its socket now and then. So who finds nobody behind a socket that was touched lately knows that an
+agent was killed a moment ago, and may wait for the next one: else newcomers, who begin alone, overtake those who wait.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import os
 import socket
 import stat
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -34,6 +37,9 @@ OFF = "off"
 HANDSHAKE_S = 5.0  # an agent that does not answer for so long is stuck
 BACKLOG = 1024
 PATH_MAX_BYTES = 107
+
+TOUCH_EVERY_S = 5.0
+LATELY_S = 15.0
 
 FIRST_INHERITED = 3  # systemd's first socket
 
@@ -60,6 +66,15 @@ def paths_of(environ: Mapping[str, str] = os.environ) -> list[str]:
     if environ.get(VARIABLE) or not os.path.exists(OF_HOST):
         return [path]
     return [path, OF_HOST] if os.path.exists(path) else [OF_HOST]
+
+
+def was_there_lately(paths: Sequence[str]) -> bool:
+    """Whether an agent was killed at one of these places so short a time ago that another one may be on its way."""
+    for path in paths:
+        with suppress(OSError):
+            if time.time() - os.stat(path).st_mtime < LATELY_S:
+                return True
+    return False
 
 
 def call_any(paths: Sequence[str], want: Message) -> socket.socket:
@@ -173,6 +188,7 @@ class Door:
         self._of_host = of_host
         self._lock = -1
         self._made = ""
+        self.comes_after_one_that_was_killed = False
         inherited = int(environ.get("LISTEN_FDS", "0")) if environ.get("LISTEN_PID") == str(os.getpid()) else 0
         self.socket = self._inherit(inherited) if inherited else self._make(path)
         self.path = str(self.socket.getsockname())
@@ -192,6 +208,7 @@ class Door:
             check_directory(os.path.dirname(path) or ".", self._of_host)
             self._lock = take_lock(f"{path}.lock")
             if os.path.lexists(path):
+                self.comes_after_one_that_was_killed = True
                 os.unlink(path)
             return self._bind(path)
         except NoAgent:
@@ -212,6 +229,11 @@ class Door:
         self._made = path
         listening.listen(BACKLOG)
         return listening
+
+    def touch(self) -> None:
+        if self._made:
+            with suppress(OSError):
+                os.utime(self._made)
 
     def close(self) -> None:
         """A socket that was inherited stays: who calls meanwhile is answered by the next agent."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from softmutex import ConfigError, Node, SoftMutexError
 from softmutex.agent.link import NOT_ACQUIRED, USAGE, VERSION, Lines, Message, NotALink, pack
-from softmutex.agent.place import Door, uid_of_peer
+from softmutex.agent.place import TOUCH_EVERY_S, Door, uid_of_peer
 from softmutex.agent.room import Rooms
 from softmutex.agent.session import Session, Wish
 from softmutex.agent.users import WORDS_OF_A_WISH, Limits, TooMuch, User, Users
@@ -36,6 +36,7 @@ log = logger("agent")
 WISH_PATIENCE_S = 5.0
 SESSIONS_MAX = 4096
 KEEP_MOST_S = 300.0
+SETTLE_S = 0.5  # after one that was killed: those who waited there call again within a tenth, and are older
 FIRST_WORDS = ("want", "look", "evict")
 
 
@@ -47,10 +48,16 @@ class Server:
         self._sessions: set[asyncio.Task[None]] = set()
         self._rooms = Rooms()
         self._closing = False
+        self._begins_s = 0.0
 
     async def serve(self) -> None:
         """Until it is cancelled; then the node is still open, and `close` ends what goes on."""
         loop = asyncio.get_running_loop()
+        if self._door.comes_after_one_that_was_killed:
+            self._begins_s = loop.time() + SETTLE_S
+        touching = loop.create_task(self._touch())
+        self._sessions.add(touching)
+        touching.add_done_callback(self._sessions.discard)
         while True:
             try:
                 link, _ = await loop.sock_accept(self._door.socket)
@@ -69,6 +76,11 @@ class Server:
             session = loop.create_task(self._attend(link, user))
             self._sessions.add(session)
             session.add_done_callback(partial(self._is_over, user))
+
+    async def _touch(self) -> None:
+        while True:
+            self._door.touch()
+            await asyncio.sleep(TOUCH_EVERY_S)
 
     def _is_over(self, user: User, session: asyncio.Task[None]) -> None:
         user.jobs -= 1
@@ -101,6 +113,7 @@ class Server:
                 log.debug("a job was not understood: %s", error)
                 return
             if wish is not None:
+                await asyncio.sleep(self._begins_s - asyncio.get_running_loop().time())
                 session = Session(
                     *(link, wish, self._node),
                     lines=lines,

@@ -136,7 +136,14 @@ def main(arguments: argparse.Namespace) -> int:
                 job.whisper(f"{error}; joining alone")
             return None
 
-    return supervise.run(job, serve, call).die()
+    return supervise.run(job, serve, call, lambda: may_come_back(arguments, timeout_s)).die()
+
+
+def may_come_back(arguments: argparse.Namespace, timeout_s: float | None) -> bool:
+    """Whether it is worth it to wait for an agent: for who waits for long anyway."""
+    alone = arguments.no_agent or has_own_place(arguments)
+    is_patient = timeout_s is None or timeout_s > supervise.CALL_PATIENCE_S
+    return is_patient and not alone and place.was_there_lately(place.paths_of())
 
 
 def has_own_place(arguments: argparse.Namespace) -> bool:

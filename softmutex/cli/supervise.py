@@ -93,14 +93,17 @@ class Outcome:
 
 
 def run(
-    job: Job, serve: Callable[[socket.socket], None], call: Callable[[], socket.socket | None] = lambda: None
+    job: Job,
+    serve: Callable[[socket.socket], None],
+    call: Callable[[], socket.socket | None] = lambda: None,
+    may_come_back: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Runs the command while an agent holds the mutex: the one that `call` reaches, else `serve` in a process of its
-    own."""
+    own. `may_come_back`: nobody is there, and another one is waited for, as by those who waited when it went."""
     blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     front = Front(job, serve, call, blocked_before)
     if not front.use(call()):
-        front.start_agent()
+        front.hope() if may_come_back() else front.start_agent()
     return front.attend()
 
 
@@ -397,8 +400,12 @@ class Front:
             self._job.say("its node ended unexpectedly")
             self._leave(Outcome(NOT_STARTED))
         else:
-            self._call_at = time.monotonic()
-            self._alone_at = self._call_at + CALL_PATIENCE_S
+            self.hope()
+
+    def hope(self) -> None:
+        """For an agent that is on its way."""
+        self._call_at = time.monotonic()
+        self._alone_at = self._call_at + CALL_PATIENCE_S
 
     def _on_message(self, message: Message) -> None:
         job, waiting = self._job, self._state is State.WAITING

@@ -285,7 +285,7 @@ class SoftMutex(Threads[Hold]):
         `AcquireTimeout`; `NoAgent` where none is there; `Isolated`; `ConfigError`.
         """
         talk = Talk(self, limit_of(timeout, self._timeout))
-        link = self._call(talk)
+        link = self._first_call(talk)
         try:
             while not talk.is_settled():
                 link = self._listen(talk, link)
@@ -323,6 +323,20 @@ class SoftMutex(Threads[Hold]):
         link = place.call_any(self._where(), talk.want())
         _links.add(link)
         return link
+
+    def _first_call(self, talk: Talk) -> socket.socket:
+        while True:
+            try:
+                return self._call(talk)
+            except NoAgent:
+                if not self._may_come_back(talk):
+                    raise
+                time.sleep(CALL_EVERY_S)
+
+    def _may_come_back(self, talk: Talk) -> bool:
+        """Whether an agent was killed just now, and another one is to be waited for."""
+        is_patient = talk.timeout_s is None or talk.timeout_s > CALL_PATIENCE_S
+        return is_patient and place.was_there_lately(self._where()) and talk.may_call_again(talk.began_at)
 
     def _listen(self, talk: Talk, link: socket.socket) -> socket.socket:
         """The link to go on with: another one after the agent hung up."""

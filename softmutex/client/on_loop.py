@@ -84,7 +84,14 @@ class TaskMutex(Tasks[AsyncHold]):
     async def acquire(self, timeout: float | Unset | None = UNSET) -> AsyncHold:
         mutex = self._mutex
         talk = Talk(mutex, limit_of(timeout, mutex._timeout))
-        link = await call(mutex, talk)
+        while True:
+            try:
+                link = await call(mutex, talk)
+                break
+            except NoAgent:
+                if not mutex._may_come_back(talk):
+                    raise
+                await asyncio.sleep(CALL_EVERY_S)
         try:
             while not talk.is_settled():
                 link = await listen(mutex, talk, link)

@@ -184,6 +184,23 @@ def test_a_waiter_keeps_its_place_when_the_agent_is_killed(start_agent: StartAge
     assert (tmp_path / "order").read_text().split() == ["waiter", "newcomer"]
 
 
+def test_who_comes_when_the_agent_was_just_killed_waits_for_the_next_one_behind_those_who_wait(
+    start_agent: StartAgent, run: Start, tmp_path: Path
+):
+    first = start_agent()
+    with SoftMutex("x"):
+        waiter = run("echo waiter >> order", "-v")
+        says(waiter, "asking for x")
+        first.process.kill()
+        first.ends()
+    newcomer, hurried = run("echo newcomer >> order", "-v"), run("true", "--timeout", "5s")
+    says(newcomer, "no agent answers")
+    assert hurried.wait(100) == 0, "who has little time joins alone"
+    start_agent()
+    assert [each.wait(100) for each in (waiter, newcomer)] == [0, 0]
+    assert (tmp_path / "order").read_text().split() == ["waiter", "newcomer"]
+
+
 @pytest.mark.slow
 def test_a_waiter_whose_agent_never_comes_back_joins_alone(agent: Agent, run: Start):
     with SoftMutex("x"):
