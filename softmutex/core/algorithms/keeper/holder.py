@@ -42,7 +42,7 @@ from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Tak
 
 QUEUE: Final = 32
 LOW: Final = 2  # so few tickets in a token, and it is fed again
-LEASE_MOST: Final = 15 * SECOND // 2
+LEASE_MOST: Final = 9 * SECOND
 SUSPECTED_AFTER: Final = 2  # unanswered beats
 LOST_AFTER: Final = 6  # ... and another keeper is looked for
 
@@ -59,6 +59,7 @@ class Seat:
         "idle",
         "late",
         "lease_end",
+        "mine",
         "more",
         "token",
         "told",
@@ -74,6 +75,7 @@ class Seat:
         self.using: RequestId | None = None
         self.told = False  # the hold that runs
         self.used = token.hop if token.hop == 0 else -1  # the hop of the last grant; hop 0 is never granted
+        self.mine = False  # it is this node's turn
         self.granted_at: Instant = 0
         self.giving: Ticket | None = None  # to whom it is committed, or offered
         self.more = token.escort.more  # others wait whom the queue does not have
@@ -168,26 +170,32 @@ class Holder:
             if waiter.waiting or seat.token.queue or desk.leaving:
                 self._beat(seat)  # H1
             return
-        queue, mine = seat.token.queue, False
-        while queue and (queue[0].node == desk.me or not self._may_get(queue[0].node)):
-            mine = mine or queue[0].node == desk.me
-            queue = queue[1:]
+        queue = seat.token.queue
+        while queue and queue[0].node == desk.me:
+            seat.mine, queue = True, queue[1:]
+        if queue and not self._may_get(queue[0].node):  # who is not known here, the keeper knows
+            known = tuple(ticket for ticket in queue if self._may_get(ticket.node))
+            queue = known if desk.keeps else known + tuple(ticket for ticket in queue if ticket not in known)
+            while queue and queue[0].node == desk.me:
+                seat.mine, queue = True, queue[1:]
         if queue != seat.token.queue:
             seat.token = seat.token._replace(queue=queue)
         can_use = bool(waiter.waiting) and not desk.leaving and len(self.using) < self._options.each
         if can_use and seat.lease_end - desk.now < self.slack() // 2:
             self._beat(seat)
-        elif can_use and (mine or seat.token.hop > max(seat.used, 0) or not (queue or seat.more)):
+        elif can_use and (seat.mine or seat.token.hop > max(seat.used, 0) or not (queue or seat.more)):
             self._grant(seat)
-        elif queue:
+        elif queue and self._may_get(queue[0].node):
             self._give(seat, queue[0], queue[1:])
+        elif queue and self._may_get(desk.keeper):
+            self._give(seat, Ticket(desk.keeper, 0), queue)
         elif seat.more and not desk.leaving:
             self._beat(seat)
         elif desk.leaving:
             self._leave(seat)
 
     def _may_get(self, node: NodeId) -> bool:
-        return node in self._desk.members or node == self._desk.keeper
+        return node in self._desk.members
 
     def _grant(self, seat: Seat) -> None:
         desk = self._desk
@@ -198,7 +206,7 @@ class Holder:
             desk.learn(name_of(seat.token))
         seat.used = seat.token.hop
         seat.granted_at, seat.told = desk.now, False
-        seat.using = self._waiter.next()
+        seat.using, seat.mine = self._waiter.next(), False
         self._ledger.begin(seat.token, seat.using)
         desk.out.append(Grant.by(seat.token, seat.using))
         seat.idle = False
@@ -276,7 +284,7 @@ class Holder:
                 if seat is not None:
                     if seat.giving is not None and seat.giving.request:
                         desk.post(desk.keeper, Unclaimed(seat.giving))
-                    seat.giving = None
+                    seat.giving, seat.idle = None, False
                     for late in seat.late:
                         self._add(seat, late)
                     seat.late = ()
@@ -314,9 +322,11 @@ class Holder:
     def fed(self, message: Fed) -> None:
         slot = message.token.slot
         seat = self.seats.get(slot)
-        if seat is not None and rank(seat.token) == rank(message.token) and not self.is_away(seat):
+        if seat is not None and rank(seat.token) == rank(message.token) and seat.giving is None:
             self._add(seat, message)
+            seat.idle = False
             self.advance(seat)
+            self._set(seat)
             return
         if seat is not None and rank(seat.token) == rank(message.token):
             seat.late = (*seat.late, message)[-QUEUE:]  # until it is known who has the token
@@ -355,6 +365,10 @@ class Holder:
     def _is_parked(self, seat: Seat) -> bool:
         return seat.using is None and not self._waiter.waiting and not seat.token.queue and not self._desk.leaving
 
+    def _waits_for_more(self, seat: Seat) -> bool:
+        """With several slots, nobody takes one again while others wait: the keeper says whose turn it is."""
+        return self._desk.slots > 1 and seat.more and seat.using is None and not seat.token.queue
+
     def _set(self, seat: Seat) -> None:
         """When this token needs a look again."""
         desk = self._desk
@@ -362,8 +376,10 @@ class Holder:
             return
         if seat.asked_at is not None:
             at = desk.now + desk.patience.wait(seat.tries)
+        elif self._waits_for_more(seat):
+            at = desk.now + desk.patience.wait(1)
         elif self._is_parked(seat):
-            at = seat.fresh_until if seat.idle else desk.now + SECOND // 20
+            at = seat.fresh_until if seat.idle else desk.now + (SECOND // 20 if desk.slots == 1 else 0)
         else:
             at = seat.lease_end - self.slack()
         if seat.using is not None and not seat.told:
@@ -421,7 +437,7 @@ class Holder:
         desk = self._desk
         if seat.asked_at is not None and not again:
             return
-        parked = self._is_parked(seat)
+        parked = self._is_parked(seat) or self._waits_for_more(seat)
         lease = 0 if parked else min(self._pace(seat) + self.slack(), LEASE_MOST)
         if seat.asked_at is None or seat.asked_lease != lease:
             seat.asked_at, seat.asked_lease = desk.now, lease
@@ -438,15 +454,17 @@ class Holder:
             return
         if seat.asked_at is None or not seat.asked_at <= message.sent <= desk.now:
             return
-        desk.patience.learn(desk.now - message.sent, 0)
+        if desk.now > message.sent:  # nothing is learnt of the network where this node is the keeper
+            desk.patience.learn(desk.now - message.sent, 0)
         asked_lease, seat.asked_at, seat.tries = seat.asked_lease, None, 0
-        seat.more = message.more and bool(seat.token.queue)  # else FED follows
+        seat.more = message.more and (bool(seat.token.queue) or desk.slots > 1)  # else FED follows at once
         if message.renewed:
             seat.lease_end = max(seat.lease_end, message.sent + asked_lease)
             seat.idle = False
         else:
-            seat.idle = True
+            seat.idle = not seat.more
             seat.fresh_until = desk.now + from_seconds(self._options.idle_pace)
-        self.advance(seat)
+        if message.renewed or not self._waits_for_more(seat):
+            self.advance(seat)
         if seat.giving is None:
             self._set(seat)

@@ -30,7 +30,8 @@ from softmutex.core.events import NOBODY, SECOND, FactKind, Instant, NodeId, Tok
 
 LATELY: Final = 2 * SECOND  # the keeper was heard: it lives
 WAIT_MOST: Final = 2 * SECOND  # between two rounds of questions
-UNKNOWN_FOR: Final = 20 * SECOND  # nobody ever heard of a keeper: so long one is looked for
+UNKNOWN: Final = 2 * SECOND  # nobody ever heard of a keeper: so long one is looked for, or
+UNKNOWN_TO_SOME: Final = 20 * SECOND  # where not everybody was asked
 ISOLATED_AFTER: Final = 4 * SECOND
 ANSWER: Final = 4 * SECOND  # who does not answer for so long is silent, whatever the group says
 PASSING: Final = 4 * SECOND  # after its lease, a token that is said to be on its way is believed no longer
@@ -173,6 +174,8 @@ class Installer:
     def reported(self, sender: NodeId, report: Report) -> None:
         current = self._round
         if current is None or not current.number or report.number != current.number:
+            if report.promised and self._desk.keeps:
+                self._desk.tell_keeper(sender, report.number)  # it is over
             return
         if sender not in current.asked_at:
             return
@@ -206,7 +209,9 @@ class Installer:
             return
         if current.term > desk.term:
             known = max([desk.term, *(report.term for report, _ in current.reports.values())])
-            if known == 0 and self._since is not None and desk.now - self._since < UNKNOWN_FOR:
+            count = max([len(desk.members), *(report.members for report, _ in current.reports.values())])
+            patience = UNKNOWN if len(current.reports) + 1 >= count else UNKNOWN_TO_SOME
+            if known == 0 and self._since is not None and desk.now - self._since < patience:
                 return
             self._install(current)
         if desk.keeps and current.term == desk.term:

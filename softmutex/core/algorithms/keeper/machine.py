@@ -310,7 +310,7 @@ class Keeper(Algorithm):
         elif desk.keeper_counts:
             if claim.steps > 0 and desk.keeper != sender:
                 desk.post(desk.keeper, claim._replace(steps=claim.steps - 1))
-            if claim.term < desk.term:
+            if claim.term < desk.term:  # the keeper may not know this node yet
                 desk.tell_keeper(claim.node)
         else:
             home = next(iter(desk.homes()), NOBODY)

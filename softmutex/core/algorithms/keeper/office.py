@@ -14,7 +14,7 @@ O3  A ticket leaves the register only into a token; it comes back when a BEAT sh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from softmutex.core.algorithms.keeper.desk import Desk, KeeperOptions, rank
 from softmutex.core.algorithms.keeper.holder import LEASE_MOST, LOW, QUEUE
@@ -34,16 +34,22 @@ from softmutex.core.events import (
 
 STEPS: Final = 40
 PATIENCE: Final = 6 * SECOND  # of a waiter whose claim is in the register, or
-PATIENCE_EACH: Final = 5 * SECOND  # so long for each of those that wait: together they ask once in so long
-ROLL_FRESH: Final = SECOND
+PATIENCE_EACH: Final = 6 * SECOND  # so long for each of those that wait: together they ask once in so long
+ROLL_FRESH: Final = SECOND // 2
 ON_ITS_WAY: Final = SECOND  # a ticket that a beat does not show may be
 LATE: Final = 3 * SECOND // 10  # of a beat
+
+
+class Waits(NamedTuple):
+    request: RequestId
+    since: Instant
+    fed_at: Instant = 0  # when it was put into a token's queue
 
 
 class Post:
     """One slot: the token that the keeper believes in."""
 
-    __slots__ = ("due", "fed", "holder", "lent_until", "missing", "more", "name", "parked")
+    __slots__ = ("due", "fed", "holder", "lent_until", "missing", "more", "name", "parked", "sent")
 
     def __init__(self, name: Name, holder: NodeId, lent_until: Instant, due: Instant) -> None:
         self.name = name
@@ -52,8 +58,9 @@ class Post:
         self.due = due  # the next beat
         self.parked = False
         self.missing = False  # it is searched for
+        self.sent: Instant = 0  # the last beat, by its sender's clock
         self.more = False  # as the holder was told last
-        self.fed: dict[NodeId, tuple[RequestId, Instant]] = {}  # tickets in its queue, and since when
+        self.fed: dict[NodeId, Waits] = {}  # tickets in its queue
 
 
 class Office:
@@ -75,7 +82,7 @@ class Office:
         self._options = options
         self._search = search
         self.posts: dict[int, Post] = {}
-        self.register: dict[NodeId, tuple[RequestId, Instant]] = {}  # who waits, and since when
+        self.register: dict[NodeId, Waits] = {}  # who waits
         self._beats: dict[int, tuple[NodeId, Beat]] = {}  # that wait for a roll call, by slot
         self._rolled_at: Instant = -SECOND
         self.confirmed = False  # O1
@@ -148,7 +155,7 @@ class Office:
         if post is None or not desk.keeps or post.missing:
             return
         if desk.now < post.due:  # tickets that did not reach an idle token
-            back = {node: ticket for node, ticket in post.fed.items() if desk.now - ticket[1] >= ON_ITS_WAY}
+            back = {node: ticket for node, ticket in post.fed.items() if desk.now - ticket.fed_at >= ON_ITS_WAY}
             post.fed = {node: ticket for node, ticket in post.fed.items() if node not in back}
             self.register = {node: ticket for node, ticket in back.items() if node not in self.register} | self.register
             self._expect(post, post.due)
@@ -186,8 +193,9 @@ class Office:
         if post is None or post.missing or rank(post.name) != rank(beat.token):
             self.found(beat.token, sender)
             post = self.posts[beat.token.slot]
-        if beat.token.hop < post.name.hop:
-            return  # of an earlier holder
+        if beat.token.hop < post.name.hop or (post.holder == sender and beat.sent < post.sent):
+            return  # of an earlier holder, or late
+        post.sent = beat.sent
         post.name, post.holder, post.parked = beat.token, sender, beat.parked
         self._reconcile(post, beat)
         if beat.parked:
@@ -215,7 +223,7 @@ class Office:
         if lends:
             lease = min(beat.lease, LEASE_MOST)
             post.lent_until = max(post.lent_until, desk.now + lease)
-            self._expect(post, desk.now + lease - 2 * lease // 5)
+            self._expect(post, desk.now + max(lease // 2, lease - from_seconds(self._options.slack)))
         post.more = bool(self.register)
         desk.post(sender, Lease(desk.term, beat.token, lends, post.more, None, beat.sent))
 
@@ -258,14 +266,13 @@ class Office:
         node = claim.node
         old = self.register.get(node)
         fed = next((post.fed[node] for post in self.posts.values() if node in post.fed), None)
-        known = fed is not None and fed[0] == claim.request
-        if (fed is not None and fed[0] > claim.request) or (old is not None and old[0] > claim.request):
+        known = fed is not None and fed.request == claim.request
+        if (fed is not None and fed.request > claim.request) or (old is not None and old.request > claim.request):
             return
         if not known:
             for post in self.posts.values():
                 post.fed.pop(node, None)
-            since = desk.now - claim.waited if old is None else old[1]
-            self.register[node] = (claim.request, since)
+            self.register[node] = Waits(claim.request, desk.now - claim.waited if old is None else old.since)
         waiting = len(self.register) + sum(len(post.fed) for post in self.posts.values())
         desk.post(node, Entered(claim.request, desk.term, max(PATIENCE, PATIENCE_EACH * waiting)))
         if not known:
@@ -274,14 +281,14 @@ class Office:
     def unclaimed(self, ticket: Ticket) -> None:
         node, request = ticket
         for tickets in (self.register, *(post.fed for post in self.posts.values())):
-            if node in tickets and tickets[node][0] <= request:
+            if node in tickets and tickets[node].request <= request:
                 del tickets[node]
 
     def returned(self, fed: Fed) -> None:
         """It did not find its token: the next beat tells where that is."""
         for node, request in fed.tickets:
             for post in self.posts.values():
-                if post.fed.get(node, (0, 0))[0] == request:
+                if node in post.fed and post.fed[node].request == request:
                     self.register = {node: post.fed.pop(node)} | self.register
                     self._desk.timer(("watch", post.name.slot), self._desk.now + ON_ITS_WAY // 4)
 
@@ -295,12 +302,13 @@ class Office:
         desk = self._desk
         if post.missing or not self.register or len(post.fed) > LOW:
             return
-        room = QUEUE - LOW - 1 if desk.slots == 1 else max(0, 2 - len(post.fed))
+        if desk.slots > 1 and (not post.parked or post.fed):
+            return  # with several slots nobody waits behind one that is in use
+        room = QUEUE - LOW - 1 if desk.slots == 1 else 1
         tickets: list[Ticket] = []
-        for node in list(self.register)[:room]:
-            request, _ = self.register.pop(node)
-            post.fed[node] = (request, desk.now)
-            tickets.append(Ticket(node, request))
+        for node in sorted(self.register, key=lambda node: self.register[node].since)[:room]:
+            post.fed[node] = ticket = self.register.pop(node)._replace(fed_at=desk.now)
+            tickets.append(Ticket(node, ticket.request))
         if tickets:
             post.parked = False
             post.more = bool(self.register)
@@ -309,11 +317,11 @@ class Office:
 
     def _borrow(self, post: Post) -> None:
         """It is idle, and others wait for tokens that are in use: the first of these comes here instead."""
-        waits = [(at, node, other) for other in self.posts.values() for node, (_, at) in other.fed.items()]
+        waits = [(ticket.since, node, other) for other in self.posts.values() for node, ticket in other.fed.items()]
         waits = [each for each in waits if each[2] is not post and each[1] != each[2].holder]
-        if waits and not self.register:
-            at, node, other = min(waits, key=lambda each: each[0])
-            self.register[node] = (other.fed.pop(node)[0], at)
+        if waits:
+            _, node, other = min(waits, key=lambda each: each[:2])
+            self.register[node] = other.fed.pop(node)
 
     def _reconcile(self, post: Post, beat: Beat) -> None:
         """What was served is over; what is neither in the queue nor on its way comes back."""
@@ -324,8 +332,10 @@ class Office:
         if first is not None:
             done = max(done, order.index(first))
         for node in order[:done]:
-            del fed[node]
-        late = [n for n, (_, at) in fed.items() if n not in queue and self._desk.now - at > ON_ITS_WAY]
+            ticket = fed.pop(node)
+            if node != post.holder:  # served, most likely: who was not claims again at once
+                self._desk.post(node, Entered(ticket.request, self._desk.term, 0))
+        late = [n for n, t in fed.items() if n not in queue and self._desk.now - t.fed_at > ON_ITS_WAY]
         if late:
             back = {node: fed.pop(node) for node in late}
             self.register = {n: t for n, t in back.items() if n not in self.register} | self.register
@@ -341,8 +351,8 @@ class Office:
 
     def bequest(self) -> Legacy:
         desk = self._desk
-        tickets = [Ticket(node, request) for post in self.posts.values() for node, (request, _) in post.fed.items()]
-        tickets += [Ticket(node, request) for node, (request, _) in self.register.items()]
+        tickets = [Ticket(node, request) for post in self.posts.values() for node, (request, *_) in post.fed.items()]
+        tickets += [Ticket(node, request) for node, (request, *_) in self.register.items()]
         posts = [post for post in self.posts.values() if not post.missing][:8]
         names, holders = tuple(post.name for post in posts), tuple(post.holder for post in posts)
         return Legacy(desk.term + 1, tuple(t for t in tickets if t.node != desk.me)[:QUEUE], names, holders)
@@ -353,7 +363,7 @@ class Office:
         for name, holder in zip(bequest.tokens, bequest.holders, strict=False):
             self.found(name, holder)
         for ticket in bequest.tickets:
-            self.register[ticket.node] = (ticket.request, desk.now)
+            self.register[ticket.node] = Waits(ticket.request, desk.now)
         for post in self.posts.values():
             desk.tell_keeper(post.holder)
         if self.missing():

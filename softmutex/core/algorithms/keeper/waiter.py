@@ -20,12 +20,23 @@ if TYPE_CHECKING:
 
 STEPS: Final = 6
 TRIES: Final = 2  # unanswered claims, before the keeper is suspected
-IN_VAIN: Final = 6  # ... or a keeper is looked for by asking everybody
+IN_VAIN: Final = 3  # ... or a keeper is looked for by asking everybody
 PROMISE: Final = 3 * SECOND  # how long a token is refused to please a proposer
 
 
 class Waiter:
-    __slots__ = ("_asked_at", "_desk", "_frozen_until", "_hint", "_installer", "_serial", "_tries", "claim", "waiting")
+    __slots__ = (
+        "_asked_at",
+        "_desk",
+        "_frozen_until",
+        "_hint",
+        "_installer",
+        "_serial",
+        "_served_at",
+        "_tries",
+        "claim",
+        "waiting",
+    )
 
     def __init__(self, desk: Desk, installer: Installer) -> None:
         self._desk = desk
@@ -33,6 +44,7 @@ class Waiter:
         self.waiting: dict[RequestId, Instant] = {}
         self.claim = 0  # what this node stands for; 0: nothing
         self._serial = 0
+        self._served_at: Instant = 0  # others come first after that
         self._tries = 0
         self._asked_at: Instant = 0
         self._hint: NodeId = NOBODY
@@ -44,6 +56,7 @@ class Waiter:
     def next(self) -> RequestId:
         request = next(iter(self.waiting))
         del self.waiting[request]
+        self._served_at = self._desk.now
         return request
 
     def settle(self) -> None:
@@ -77,10 +90,10 @@ class Waiter:
         if anew or not self.claim:
             self._serial += 1
             self.claim = self._serial
-            self._tries = 0
+            self._tries = 0 if desk.keeper_counts else self._tries
         if self._tries <= 0:
             self._asked_at = desk.now
-        waited = max(0, desk.now - next(iter(self.waiting.values())))
+        waited = max(0, desk.now - max(self._served_at, next(iter(self.waiting.values()))))
         desk.post(self._whom_to_ask(), Claim(desk.me, self.claim, desk.term, waited, STEPS))
         desk.timer("claim", desk.now + desk.jitter(desk.patience.wait(max(0, self._tries))))
 
@@ -105,13 +118,13 @@ class Waiter:
         self._tries += 1
         if self._tries >= TRIES:
             desk.suspect(desk.keeper)
-        if self._tries >= (IN_VAIN if desk.keeper_counts or desk.keeper == NOBODY else TRIES):
+        if self._tries >= (2 * IN_VAIN if desk.keeper_counts else TRIES if desk.keeper else IN_VAIN):
             self._installer.consider()
         self.want(anew=False)
 
     def entered(self, message: Entered) -> None:
         if message.request == self.claim and self.waiting:
-            if self._asked_at:
+            if 0 < self._asked_at < self._desk.now:
                 self._desk.patience.learn(self._desk.now - self._asked_at, max(0, self._tries))
                 self._asked_at = 0
             self._tries = -1  # the next time that it asks is the first
