@@ -1,0 +1,39 @@
+"""What people meet before they meet the package: the workflow, and the notes of a release."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.scheduling import PURE_ROOMS
+
+pytestmark = pytest.mark.house
+ROOT = Path(__file__).parent.parent
+CI = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+
+
+def notes(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ROOT / ".ci/release", "--notes", *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60
+    )
+
+
+def test_the_workflow_runs_on_macos_exactly_the_rooms_that_only_compute():
+    (line,) = [line for line in CI.splitlines() if "run: pytest" in line]
+    assert sorted(re.findall(r"tests/(\w+)", line)) == sorted(PURE_ROOMS)
+    assert "macos-latest" in CI
+
+
+def test_the_notes_of_a_release_are_a_section_of_the_changelog():
+    said = notes().stdout
+    assert "### Added" in said and "## [" not in said
+    assert said.strip() in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_a_version_without_notes_is_refused_with_what_to_do():
+    refused = notes("99.0")
+    assert refused.returncode == 65 and refused.stdout == ""
+    assert "nothing under [99.0]. Write it" in refused.stderr
