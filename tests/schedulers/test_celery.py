@@ -228,6 +228,7 @@ class TestPrefork(Celery, SlotsContract, SpansContract):
             wait_until(lambda: site.outcome(holder), "the first does not end")
             may_end(log).unlink()
             wait_until(lambda: len(visits(log)) == 4 and other.poll() is not None, "they do not have their turns")
+            wait_until(lambda: site.outcome(first) and site.outcome(second), "they do not end")
         took = [visit.end - visit.begin for visit in visits(log)]
         assert took[1] < 0.4, "the one that came later was first"
         assert site.outcome(first) == site.outcome(second) == (True, "")

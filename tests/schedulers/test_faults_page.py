@@ -1,0 +1,23 @@
+"""docs/howto/schedulers/faults.md names no test that is not there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "howto" / "schedulers" / "faults.md").read_text("utf-8")
+
+
+@pytest.mark.house
+def test_the_tests_that_it_names_are_there():
+    named = re.findall(r"`(tests/\S+?)::(\w+)`", PAGE)
+    assert len(named) > 10
+    assert [name for file, name in named if f"def {name}(" not in (ROOT / file).read_text("utf-8")] == []
+
+
+@pytest.mark.house
+def test_the_commands_that_it_names_are_there():
+    commands = set(re.findall(r"`python (benchmarks/\w+\.py)", PAGE))
+    assert commands == {"benchmarks/scheduler_faults.py", "benchmarks/command_faults.py", "benchmarks/schedulers.py"}
+    assert all((ROOT / command).exists() for command in commands)
