@@ -144,6 +144,31 @@ def test_where_all_listed_ports_refuse_it_starts_alone_soon_and_says_so():
     assert a.said == ["starting alone: 0 of 2 reachable: b.lab refused, c.lab refused"]
 
 
+def test_who_is_two_is_not_said_to_be_alone():
+    village = Village()
+    a, b = village.house(1), village.house(2)
+    for one, other in ((a, b), (b, a)):
+        one.listed(other, Listed("10.0.0.3:1", label="c.lab"), complete=True)
+    village.run(1)
+    a.open()
+    all_started(village, [a], within_s=10)
+    assert [text for text in a.said if "reachable" in text] == [
+        "the first token of 'x' is made here: 1 of 2 reachable: c.lab refused"
+    ]
+
+
+@pytest.mark.parametrize("count", [8, 9, 30])
+def test_of_many_that_are_missing_eight_are_named(count: int):
+    village = Village()
+    a = village.house(1)
+    a.listed(*(Listed(f"10.0.0.{n}:1", label=f"h{n:02}.lab") for n in range(2, 2 + count)), complete=True)
+    a.open()
+    all_started(village, [a], within_s=10)
+    (text,) = [text for text in a.said if "reachable" in text]
+    assert text.startswith(f"starting alone: 0 of {count} reachable: ")
+    assert text.count("refused") == 8 and text.endswith(", ...") == (count > 8)
+
+
 def test_where_one_is_silent_it_waits_for_alone_after_and_says_who():
     village = Village()
     village.silent_hosts = {"10.0.0.3:1"}

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from softmutex.core.algorithms.wandering.messages import Account, Place, Presence, Probe, Recall, Sight
+from softmutex.core.algorithms.wandering.messages import Account, Place, Presence, Probe, Recall, Seen, Sight
 from softmutex.core.events import Effect, Event, FactKind, Instant, NodeId, Received, Send, to_seconds
 from softmutex.core.messages import Message
 from softmutex.sim import Scenario, simulate
@@ -75,6 +75,16 @@ def test_who_has_the_token_in_hand_makes_no_further_one():
     assert [note.kind for _, note in stage.notes].count(FactKind.GENERATED) == 1
 
 
+@pytest.mark.parametrize("each", [1, 2, 3])
+def test_a_node_uses_as_many_slots_at_once_as_it_may_and_no_more(each: int):
+    stage = Stage(nodes=3, slots=4, each=each)
+    for request in range(1, 6):
+        stage.request(1, request)
+    stage.run(10)
+    assert len(stage.granted) == each
+    assert len(stage.machines[1].view().tokens) >= each
+
+
 # --- who was silent --------------------------------------------------------------------------------------------------
 
 
@@ -95,6 +105,18 @@ def test_who_was_silent_when_a_token_was_made_is_told_of_it_with_its_first_word(
     assert said_by(stage, maker, 3, any_word) == []  # once
 
 
+@pytest.mark.parametrize("lease", [0, 1_000_000_000])
+def test_who_says_that_it_has_a_token_that_was_replaced_is_told_of_the_better_one(lease: int):
+    stage = Stage(nodes=3)
+    stage.request(2)
+    stage.run(1)
+    known = place_of_token(stage, 2)
+    replaced = Place(0, known.epoch - 1, 5, 5, 0, 3)
+    said = said_by(stage, 2, 3, Seen(replaced, lease, ()))
+    (told,) = [sent for sent in said if isinstance(sent.message, Sight)]
+    assert told.to == 3 and told.message.place is not None and told.message.place[:4] == known[:4]
+
+
 def test_a_node_that_does_not_answer_is_asked_ever_more_slowly():
     stage = Stage(nodes=3)
     stage.request(1)
@@ -113,6 +135,34 @@ def test_a_node_that_does_not_answer_is_asked_ever_more_slowly():
     assert len(pauses) >= 3
     assert min(pauses) > 10 * to_seconds(DELAY)  # never a storm
     assert any(third > second > first for first, second, third in zip(pauses, pauses[1:], pauses[2:], strict=False))
+
+
+def test_who_does_not_answer_how_it_used_its_token_is_asked_again_soon():
+    """Two tokens have met, and the first word of it got lost: overlaps are told in time all the same."""
+    stage = Stage(nodes=5)
+    stage.request(1)
+    stage.run(0.1)
+    stage.sleep(1)
+    stage.request(2)
+    stage.run(8)
+    recalls_s: list[float] = []
+
+    def look(now: Instant, node: NodeId, event: Event, effects: Sequence[Effect]) -> None:
+        recalls_s.extend(
+            to_seconds(now) for each in effects if isinstance(each, Send) and isinstance(each.message, Recall)
+        )
+
+    for node in (1, 2):
+        stage.machines[node] = SpiedOn(stage.machines[node], node, look)  # type: ignore[assignment]
+    stage.wake(1, 8)
+    for _ in range(100):
+        if recalls_s:
+            break
+        stage.run(0.001)
+    stage.cut = {1, 2}
+    stage.run(3)
+    pauses = [later - earlier for earlier, later in pairwise(recalls_s) if later > earlier]
+    assert len(pauses) >= 3 and min(pauses) < 0.5 and max(pauses) > 1.5 * min(pauses)
 
 
 # --- who watches -----------------------------------------------------------------------------------------------------
