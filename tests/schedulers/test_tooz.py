@@ -1,4 +1,4 @@
-"""tooz's own tests of what our driver claims: its locks. What it does not claim, tooz itself leaves out."""
+"""tooz's own tests of what our driver claims: locks and elections. What it does not claim, tooz itself leaves out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ tooz_tests = pytest.importorskip(
 )
 coordination = pytest.importorskip("tooz.coordination")
 
+ELECTIONS = [name for name in dir(tooz_tests.TestAPI) if "election" in name or "elected_as_leader" in name]
 LOCKS = [name for name in dir(tooz_tests.TestAPI) if name.startswith("test_") and "lock" in name]
 NOT_CLAIMED = {name for name in LOCKS if "shared" in name}
 
@@ -32,6 +33,13 @@ def test_a_lock_does_what_tooz_expects(name: str):
     assert result.wasSuccessful(), [*result.errors, *result.failures]
 
 
+@pytest.mark.parametrize("name", ELECTIONS)
+def test_an_election_ends_as_tooz_expects(name: str):
+    result = tooz_tests.TestAPI(name).run()
+    assert not result.skipped, "it is claimed"
+    assert result.wasSuccessful(), [*result.errors, *result.failures]
+
+
 def test_what_is_not_claimed_says_so(url: str):
     coordinator = coordination.get_coordinator(url, b"me")
     coordinator.start()
@@ -39,14 +47,16 @@ def test_what_is_not_claimed_says_so(url: str):
         with pytest.raises(tooz_tests.tooz.NotImplemented):
             coordinator.get_lock(b"x").acquire(shared=True)
         with pytest.raises(tooz_tests.tooz.NotImplemented):
-            coordinator.create_group(b"g")
+            coordinator.join_group(b"g")
+        with pytest.raises(tooz_tests.tooz.NotImplemented):
+            coordinator.get_members(b"g")
     finally:
         coordinator.stop()
 
 
-def test_the_pages_example_runs(url: str, monkeypatch: pytest.MonkeyPatch):
+def test_the_pages_examples_run(url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     page = (Path(__file__).parent.parent.parent / "docs" / "howto" / "applications.md").read_text()
-    found = re.search(r"<!-- run by tests/schedulers/test_tooz.py -->\n```python\n(.*?)```", page, re.DOTALL)
-    assert found
+    found = re.findall(r"<!-- run by tests/schedulers/test_tooz.py -->\n```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.setenv("SOFTMUTEX_MEMBERSHIP", url.partition("membership=")[2])
-    exec(compile(found[1], "applications.md", "exec"), {})
+    exec(compile("\n".join(found), "applications.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == ["b'worker-1' leads", "b'worker-1'"]
