@@ -186,6 +186,32 @@ async def test_an_algorithm_that_is_not_here_is_told_of_and_the_node_stays_out(
     await stranger.close()
 
 
+HUGE = "9" * 230
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["5", "[1]", '"text"', "null", "{", '{"watchers": "two"}', '{"watchers": []}', '{"watchers": null}', '{"each": {}}',
+     '{"watchers": true}', '{"nothing": 1}', "[" * 250, HUGE,
+     '{"min_interval": NaN}', '{"min_interval": 1e999}', '{"row_time": 1e999}'],
+    ids=lambda options: options[:22],
+)  # fmt: skip
+async def test_whatever_a_peer_says_of_its_options_the_node_goes_on(
+    no_leaks: None, network: MemoryNetwork, options: str, caplog: pytest.LogCaptureFixture
+):
+    """Wrong types, no JSON, too deep, too large: it stays out of that mutex, says so, and takes part in others."""
+    stranger = Stranger(network.transport("stranger"), 4711)
+    async with stranger, node_on(network, leave_timeout=0.1) as node:
+        stranger.say(node, Commit(1, 2, TOKEN), mutex="x")
+        await stranger.hear(Describe)
+        stranger.say(node, Description(Standing.KNOWN, "wandering", 1, 10**9, 10, options=options), mutex="x")
+        await until(lambda: node.statistics().told.get("terms"))
+        assert node.statistics().mutexes == 0
+        stranger.say(node, Commit(1, 2, TOKEN), mutex="y")
+        await until(lambda: [frame for frame in stranger.heard if frame.mutex == "y"])
+        assert "Traceback" not in caplog.text
+
+
 async def test_who_was_asked_what_a_mutex_is_and_leaves_without_a_word_holds_nobody_up(
     no_leaks: None, network: MemoryNetwork
 ):
