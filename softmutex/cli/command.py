@@ -19,6 +19,7 @@ from typing import NoReturn
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 PR_SET_PDEATHSIG = 1
+AS_EXEC_LOOKS = os.access in os.supports_effective_ids  # else by the real ids, without what was granted to us
 
 
 class CannotRun(Exception):
@@ -32,7 +33,7 @@ def find(name: str) -> str:
     candidates = [name] if os.sep in name else [os.path.join(place, name) for place in os.get_exec_path()]
     there = ""
     for candidate in candidates:
-        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK, effective_ids=AS_EXEC_LOOKS):
             return candidate
         there = there or (candidate if os.path.exists(candidate) else "")
     if there:

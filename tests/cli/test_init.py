@@ -170,7 +170,7 @@ def test_the_file_is_looked_for_in_the_users_and_the_systems_directory(tmp_path:
 def test_who_would_meet_nobody_is_told(tmp_path: Path, more: dict[str, str], why: str):
     subprocess.run([SOFTMUTEX, "key", "new", tmp_path / "group.key"], check=True, capture_output=True)
     own = {name: value for name, value in os.environ.items() if not name.startswith("SOFTMUTEX_")}
-    environ = {**own, "SOFTMUTEX_AGENT": "off"}
+    environ = {**own, "SOFTMUTEX_AGENT": "off", "SOFTMUTEX_GROUP": tmp_path.name}  # others meet in the default one
     environ |= {name: value.replace("KEY", str(tmp_path / "group.key")) for name, value in more.items()}
     done = subprocess.run(
         [SOFTMUTEX, "run", "-n", tmp_path.name, "--", "true"], env=environ, capture_output=True, text=True, cwd="/"

@@ -349,7 +349,7 @@ def test_sigkill_takes_the_whole_group_along_before_the_mutex_is_handed_on(start
 
 def test_when_the_agent_is_killed_the_command_is_told_of_or_ended(start: Start, tmp_path: Path):
     run = start(GRANDCHILD, "--on-lost", "term")
-    child = read_number(tmp_path / "child.pid")
+    child, _ = read_number(tmp_path / "child.pid"), read_number(tmp_path / "grandchild.pid")
     kill(run.agent())
     assert run.ends() == 128 + signal.SIGTERM
     said = run.rest()
