@@ -119,9 +119,12 @@ def test_every_block_says_what_it_is_and_who_runs_it(page: Path):
 
 
 @pytest.mark.slow
-def test_the_site_is_built_without_a_warning(tmp_path: Path):
+@pytest.mark.parametrize("theme", [[], ["--theme", "mkdocs"]], ids=["ours", "of mkdocs"])
+def test_the_site_is_built_without_a_warning(tmp_path: Path, theme: list[str]):
+    """Also with the theme that mkdocs brings: the other one can be taken off."""
+    words = ["--strict", "--quiet", *theme, "--site-dir", str(tmp_path / "site")]
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        [sys.executable, "-m", "mkdocs", "build", *words],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "COLUMNS": "80"},
         capture_output=True,
@@ -129,5 +132,5 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path):
     )
     assert built.returncode == 0, built.stdout + built.stderr
     reference = (tmp_path / "site" / "reference" / "python.html").read_text()
-    assert "try_acquire" in reference
+    assert all(word in reference for word in ("try_acquire", "lost_reason", "on_lost", "touch", "isolated_timeout"))
     assert "repeatCount" in (tmp_path / "site" / "pictures" / "token.svg").read_text()

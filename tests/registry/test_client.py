@@ -140,7 +140,7 @@ async def test_without_any_registry_join_returns_says_so_and_joins_when_one_come
         port = place.getsockname()[1]
     async with member(f"http://127.0.0.1:{port}") as one:
         await one.join(ME)
-        assert "This node goes on, and joins when one does" in caplog.text
+        assert "They are asked again; without a list nothing begins here" in caplog.text
         assert "Does `softmutex registry` run there" in caplog.text
         assert await one.watch() == ()
         assert not one.complete

@@ -163,7 +163,7 @@ class RegistryMembership:
             raise CannotOpen(why)
         if not self._joined.is_set():
             log.warning(
-                "no registry of the group %r answers (%s). This node goes on, and joins when one does.",
+                "no registry of the group %r answers (%s). They are asked again; without a list nothing begins here.",
                 *(self._group, ", ".join(self._registries)),
             )
 
