@@ -125,7 +125,7 @@ class Installer:
                 desk.post(node, Propose(current.number, current.term))
         wait = min(desk.patience.wait(0) << min(current.tries, 4), WAIT_MOST)
         current.tries += 1
-        if current.tries > 2 and now - current.begun > ISOLATED_AFTER and not self._is_majority(current):
+        if current.tries > 2 and now - current.begun > ISOLATED_AFTER and not self.is_majority(current):
             self.office.set_isolated(desk.when_isolated != "proceed")
         ends = [self.office.lent_until(slot) for slot in self.office.missing() if self.office.lent_until(slot) > now]
         desk.timer("round", min([now + desk.jitter(wait), *(end + 1 for end in ends)]))
@@ -190,7 +190,7 @@ class Installer:
             return
         self._decide()
 
-    def _is_majority(self, current: Round) -> bool:
+    def is_majority(self, current: Round) -> bool:
         desk = self._desk
         promised = [report for report, _ in current.reports.values() if report.promised]
         count = max([len(desk.members), *(report.members for report, _ in current.reports.values())])
@@ -205,7 +205,7 @@ class Installer:
         current = self._round
         if current is None or not current.number or not current.tries or current.alive:
             return
-        if not self._is_majority(current):
+        if not self.is_majority(current):
             return
         if current.term > desk.term:
             known = max([desk.term, *(report.term for report, _ in current.reports.values())])
@@ -246,7 +246,7 @@ class Installer:
                 if name.slot == slot and desk.better(name) is None:
                     office.found(name, desk.me)
         for slot in office.missing():
-            if self._is_gone(current, slot):
+            if self.is_gone(current, slot):
                 self._generate(slot)
         if not office.missing():
             for node in current.reports:
@@ -255,7 +255,7 @@ class Installer:
             holder.beat_all()
             office.feed_all()
 
-    def _is_gone(self, current: Round, slot: int) -> bool:
+    def is_gone(self, current: Round, slot: int) -> bool:
         """office.O2."""
         desk = self._desk
         names = [*self.holder.passing(), *(name for report, _ in current.reports.values() for name in report.passing)]

@@ -43,6 +43,7 @@ from softmutex.core.events import (
     Received,
     Released,
     Requested,
+    RequestId,
     Returned,
     Silenced,
     Slept,
@@ -90,8 +91,8 @@ class Keeper(Algorithm):
         self._desk = Desk(setup)
         self._handover = Handover(setup.me, setup.rng, Passing.FOUR_WAY, PATIENCE, RESENDS)
         self._installer = Installer(self._desk, self._generate)
-        self._waiter = Waiter(self._desk, self._installer)
-        self._ledger = Ledger(self._desk, lambda request: self._holder.lose(request))
+        self._waiter = Waiter(self._desk, self._installer.consider)
+        self._ledger = Ledger(self._desk, self._lose)
         self._holder = Holder(self._desk, options, self._waiter, self._handover, self._ledger)
         self._office = Office(self._desk, options, self._installer.search)
         self._installer.connect(self._office, self._holder)
@@ -318,6 +319,9 @@ class Keeper(Algorithm):
                 desk.post(home, claim._replace(steps=claim.steps - 1))
             elif claim.node != desk.me:
                 desk.post(claim.node, Keeps(desk.term, NOBODY))
+
+    def _lose(self, request: RequestId) -> None:
+        self._holder.lose(request)
 
     def _generate(self, slot: int, epoch: int = 0) -> None:
         token = self._installer.make(slot, epoch)

@@ -9,14 +9,12 @@ retires it: a commit that comes all the same is void, and goes back to its sende
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from softmutex.core.algorithms.keeper.desk import Desk
 from softmutex.core.algorithms.keeper.messages import Claim, Entered
 from softmutex.core.events import NOBODY, SECOND, Instant, NodeId, RequestId
-
-if TYPE_CHECKING:
-    from softmutex.core.algorithms.keeper.installer import Installer
 
 STEPS: Final = 6
 TRIES: Final = 2  # unanswered claims, before the keeper is suspected
@@ -30,7 +28,7 @@ class Waiter:
         "_desk",
         "_frozen_until",
         "_hint",
-        "_installer",
+        "_look_for_keeper",
         "_serial",
         "_served_at",
         "_tries",
@@ -38,9 +36,9 @@ class Waiter:
         "waiting",
     )
 
-    def __init__(self, desk: Desk, installer: Installer) -> None:
+    def __init__(self, desk: Desk, look_for_keeper: Callable[[], None]) -> None:
         self._desk = desk
-        self._installer = installer
+        self._look_for_keeper = look_for_keeper
         self.waiting: dict[RequestId, Instant] = {}
         self.claim = 0  # what this node stands for; 0: nothing
         self._serial = 0
@@ -119,7 +117,7 @@ class Waiter:
         if self._tries >= TRIES:
             desk.suspect(desk.keeper)
         if self._tries >= (2 * IN_VAIN if desk.keeper_counts else TRIES if desk.keeper else IN_VAIN):
-            self._installer.consider()
+            self._look_for_keeper()
         self.want(anew=False)
 
     def entered(self, message: Entered) -> None:
@@ -136,6 +134,6 @@ class Waiter:
         if not desk.keeper_counts and self.claim and self.waiting:
             self._tries = max(0, self._tries) + 1
             if self._tries >= IN_VAIN:
-                self._installer.consider()
+                self._look_for_keeper()
             else:
                 self.want(anew=False)
