@@ -13,14 +13,15 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple
 
-from softmutex_adapters.memberships import dns_wire, mdns_text
+from softmutex_adapters.memberships import dns_wire, leased, mdns_text
 from softmutex_adapters.memberships.mdns_roll import Roll
-from softmutex_adapters.registry import report, wire
+from softmutex_adapters.registry import bans, certificates, enrolment, report, routes, wire
 from softmutex_adapters.schedulers.slurm import jobs
 from softmutex_adapters.transports import frames
 
 from softmutex.agent import link
 from softmutex.core.errors import ConfigError
+from softmutex.core.hint import HINT_SIZE, Why, read_hint, write_hint
 from softmutex.ports import Member
 
 
@@ -73,6 +74,27 @@ def http(data: bytes) -> None:
     assert whole is None or all(whole)
     base = frames.read_base(data.decode("latin-1"))
     assert base is None or frames.read_base(base) == base
+
+
+def hint(data: bytes) -> None:
+    """That a frame of ours was refused: of anybody, sealed by nobody."""
+    found = read_hint(data)
+    assert found is None or (len(data) == HINT_SIZE and found.sender < 1 << 64)
+    answer = write_hint(Why.KEY, data)
+    assert len(answer) < max(1, len(data)), "no more bytes than came"
+    assert not (found and answer), "a hint for a hint"
+
+
+def bodies(data: bytes) -> None:
+    """What is asked of a registry, and what stands on the board of a store."""
+    for read in (routes.read_member, certificates.read_request, bans.read_why):
+        with contextlib.suppress(routes.Refused):
+            read(data)
+    with contextlib.suppress(routes.Refused):
+        name, _ = enrolment.read_name(data, {"name"})
+        assert name
+    member = leased.read("10.0.0.2:9431", data.decode("utf-8", "replace"))
+    assert member is None or member.id < 1 << 64
 
 
 def agent(data: bytes) -> None:
@@ -135,6 +157,18 @@ TARGETS = {
     "registry": Target(registry, (_LIST, b"data: " + _LIST + b"\ndata: s\n\n", b"3 " + b"A" * 86)),
     "reports": Target(reports, (json.dumps(_REPORT).encode(),)),
     "http": Target(http, (b"\x00\x03abc\x00\x01d", b"https://host:8443/prefix")),
+    "hint": Target(
+        hint, (write_hint(Why.KEY, bytes(60)), write_hint(Why.VERSION, b"\xabM\x02" + bytes(60)), bytes(60))
+    ),
+    "bodies": Target(
+        bodies,
+        (
+            b'{"address": "10.0.0.2:9431", "id": "00000000000010e1", "name": "b"}',
+            b'{"name": "b", "public_key": "' + b"A" * 43 + b'", "proof": "' + b"A" * 86 + b'", "invitation": "x"}',
+            b'{"why": "it floods us"}',
+            b'["00000000000010e1", "b", "00"]',
+        ),
+    ),
     "agent": Target(agent, (b'{"is": "want", "name": "x"}\n', b'{"is": "end"}\n{"')),
     "squeue": Target(squeue, (json.dumps(_JOBS).encode(), b"softmutex=x:timeout=2h more", b'{"jobs": []}')),
 }

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.security import under_attack
+from tests.security import banned, test_flaps, under_attack
 
 
 class Fault(NamedTuple):
@@ -33,6 +33,17 @@ FAULTS = {
         under_attack.attack,
         under_attack.BACK_S,
     ),
+    "flaps": Fault(
+        "lists forget members and remember them, the network is cut",
+        lambda seed, folder: test_flaps.flap(seed, bool(seed & 1), bool(seed & 2), folder),
+        test_flaps.T_S,
+    ),
+    "clones": Fault(
+        "two members are clones of each other",
+        lambda seed, folder: under_attack.clones(seed, folder if seed & 1 else None),
+        under_attack.CLONES_S,
+    ),
+    "ban": Fault("a member is banned, at a real registry, over real sockets", banned.ban, banned.BAN_S),
 }
 
 

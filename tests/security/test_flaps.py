@@ -14,6 +14,7 @@ from softmutex.ports import Member
 from softmutex.runtime import keyfile
 from softmutex.testing import MemoryNetwork, in_virtual_time
 from tests.security.insider import KEY, Certifying
+from tests.security.under_attack import last_seen_apart
 
 T_S = 40.0
 FAULTS = 12
@@ -57,7 +58,8 @@ def test_whoever_lives_is_back_in_time(seed, complete: bool, identities: bool, t
 
 
 @in_virtual_time
-async def flap(seed: int, complete: bool, identities: bool, folder: Path) -> None:
+async def flap(seed: int, complete: bool, identities: bool, folder: Path) -> float:
+    """How long after the last fault, in seconds, until all know all."""
     rng, network = random.Random(seed), MemoryNetwork(seed=seed, delay=0.002, jitter=0.001)
     names = ("a", "b", "c")
     lists = {name: Flapping(network, complete) for name in names}
@@ -76,12 +78,13 @@ async def flap(seed: int, complete: bool, identities: bool, folder: Path) -> Non
         network.heal()
         for each in lists.values():
             each.leave_out()
-        await asyncio.sleep(T_S)
+        back_s = await last_seen_apart(nodes, T_S)
         for node in nodes:
             assert {peer.name for peer in node.peers()} == set(names) - {node.name}, (seed, node.name)
         for node in nodes:
             async with node.mutex("x").hold(timeout=T_S):
                 pass
+        return back_s
     finally:
         await asyncio.gather(*(node.close() for node in nodes))
 

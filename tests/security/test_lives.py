@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from softmutex import AcquireTimeout, Hold, Node
+from softmutex import AcquireTimeout
 from softmutex.core.events import SECOND
 from softmutex.core.messages import Ahead, Challenge, Hello, Message, Ping, Pong
 from softmutex.core.wire import Frame
@@ -18,9 +18,9 @@ from softmutex.testing import MemoryNetwork, in_virtual_time
 from tests.limits import limit, lower
 from tests.runtime.group import GROUP, Stranger, node_on, until
 from tests.security.insider import KEY, in_the_name_of, member
+from tests.security.under_attack import CLONES_S, clones
 
 ID = 0xC10AE
-T_S = 10.0
 AHEADS = "senders of genuine frames that were opened before, told so, a second"
 
 
@@ -31,59 +31,12 @@ def cloned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("softmutex.runtime.node.secrets", SimpleNamespace(randbits=lambda _: next(ids)))
 
 
-class Turns:
-    def __init__(self, *nodes: Node) -> None:
-        self.inside: list[Hold] = []
-        self.most = self.count = 0
-        self.tasks = [asyncio.create_task(self._work(node)) for node in nodes]
-
-    async def _work(self, node: Node) -> None:
-        while True:
-            async with node.mutex("x", on_lost="continue").hold(timeout=60) as hold:
-                self.inside.append(hold)
-                self.most = max(self.most, len(self.inside))
-                self.count += 1
-                await asyncio.sleep(0.05)
-                self.inside.remove(hold)
-
-    async def stop(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        for outcome in await asyncio.gather(*self.tasks, return_exceptions=True):
-            assert isinstance(outcome, asyncio.CancelledError), outcome
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("identities", [False, True], ids=["a key", "identities"])
 def test_two_clones_beside_a_third_become_two_lives_and_all_three_take_turns(
-    seed: int, identities: bool, cloned: None, tmp_path: Path
+    seed: int, identities: bool, tmp_path: Path
 ):
-    clones(seed, tmp_path if identities else None)
-
-
-@in_virtual_time
-async def clones(seed: int, folder: Path | None) -> None:
-    network = MemoryNetwork(seed=seed, delay=0.002, jitter=0.001)
-
-    def one(name: str) -> Node:
-        if folder is None:
-            return node_on(network, key=KEY, name=name)
-        options = {"identity": folder / "a.identity"} if name == "clone" else {}
-        return member(network, folder, name, set(), **options)
-
-    async with one("b") as b, one("a") as a, one("clone") as clone:
-        nodes = (a, b, clone)
-        turns = Turns(*nodes)
-        try:
-            await asyncio.sleep(T_S)
-            assert len({node.id for node in nodes}) == 3
-            known = {node.id: sorted(peer.id for peer in node.peers()) for node in nodes}
-            assert known == {id: sorted(known.keys() - {id}) for id in known}
-            turns.most, turns.count = 0, 0
-            await asyncio.sleep(5.0)
-            assert (turns.most, turns.count > 20) == (1, True)
-        finally:
-            await turns.stop()
+    assert clones(seed, tmp_path if identities else None) < CLONES_S
 
 
 @in_virtual_time
@@ -106,7 +59,7 @@ async def test_who_was_set_back_is_told_by_those_who_have_opened_its_frames_befo
             assert restored.id == ID
             async with restored.mutex("x").hold(timeout=60):
                 assert restored.id != ID
-            assert asyncio.get_running_loop().time() - began < T_S
+            assert asyncio.get_running_loop().time() - began < CLONES_S
             assert restored.statistics().told["own id"] == 1
         await original.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import Iterator
 from itertools import combinations
@@ -11,18 +12,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
 from softmutex import Hold, Node
 from softmutex.ports import Member
 from softmutex.runtime import keyfile
 from softmutex.runtime import node as node_module
-from softmutex.testing import in_virtual_time
+from softmutex.testing import MemoryNetwork, in_virtual_time
+from tests.runtime.group import node_on
 from tests.runtime.test_peers import Listed
 from tests.security.adversary import HostileNetwork
-from tests.security.insider import KEY, Certifying
+from tests.security.insider import KEY, Certifying, member
 
 HOSTILE_S = 20.0
 BACK_S = 20.0  # T: frames that were reflected part two for ten seconds (`core/group/greeter.py`, OWN_FOR)
 FAIR_S = 5.0
+CLONES_S = 10.0
 TURN_S = 0.1
 
 
@@ -122,10 +128,74 @@ async def under_attack(seed: int, names: tuple[str, ...], folder: Path | None) -
 
 
 async def last_seen_apart(nodes: list[Node], within_s: float) -> float:
-    """How long until all know all, for good."""
+    """How long until all hear all, for good."""
     apart_s, step_s = 0.0, 0.1
     for number in range(1, round(within_s / step_s) + 1):
         await asyncio.sleep(step_s)
-        if any(len(node.peers()) != len(nodes) - 1 for node in nodes):
+        if any(sum(not peer.silent for peer in node.peers()) != len(nodes) - 1 for node in nodes):
             apart_s = number * step_s
     return apart_s
+
+
+# --- clones ----------------------------------------------------------------------------------------------------------
+
+
+class Turns:
+    def __init__(self, *nodes: Node) -> None:
+        self.inside: list[Hold] = []
+        self.most = self.count = 0
+        self.tasks = [asyncio.create_task(self._work(node)) for node in nodes]
+
+    async def _work(self, node: Node) -> None:
+        while True:
+            async with node.mutex("x", on_lost="continue").hold(timeout=60) as hold:
+                self.inside.append(hold)
+                self.most = max(self.most, len(self.inside))
+                self.count += 1
+                await asyncio.sleep(0.05)
+                self.inside.remove(hold)
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*self.tasks, return_exceptions=True):
+            assert isinstance(outcome, asyncio.CancelledError), outcome
+
+
+def clones(seed: int, folder: Path | None) -> float:
+    """Two members of one id, one key and the counter 0, beside a third. How long until three lives know all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        ids = itertools.chain([0xC10AF], itertools.repeat(0xC10AE))
+        patch.setattr("softmutex.runtime.node.secrets", SimpleNamespace(randbits=lambda _: next(ids)))
+        cloned, other = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+        later = (X25519PrivateKey.generate() for _ in itertools.count())
+        halves = itertools.chain([other, cloned, cloned], later)
+        drawn = SimpleNamespace(generate=lambda: next(halves))
+        patch.setattr("softmutex.runtime.sessions.X25519PrivateKey", drawn)
+        return two_clones(seed, folder)
+
+
+@in_virtual_time
+async def two_clones(seed: int, folder: Path | None) -> float:
+    network = MemoryNetwork(seed=seed, delay=0.002, jitter=0.001)
+
+    def one(name: str) -> Node:
+        if folder is None:
+            return node_on(network, key=KEY, name=name)
+        options = {"identity": folder / "a.identity"} if name == "clone" else {}
+        return member(network, folder, name, set(), **options)
+
+    async with one("b") as b, one("a") as a, one("clone") as clone:
+        nodes = (a, b, clone)
+        turns = Turns(*nodes)
+        try:
+            back_s = await last_seen_apart(list(nodes), CLONES_S)
+            assert len({node.id for node in nodes}) == 3
+            known = {node.id: sorted(peer.id for peer in node.peers()) for node in nodes}
+            assert known == {id: sorted(known.keys() - {id}) for id in known}
+            turns.most, turns.count = 0, 0
+            await asyncio.sleep(5.0)
+            assert (turns.most, turns.count > 20) == (1, True)
+            return back_s
+        finally:
+            await turns.stop()
