@@ -13,7 +13,18 @@ from typing import Any
 from softmutex import plugins, values
 from softmutex.cli import DATA, Mistake, complain
 from softmutex.core.errors import ConfigError
-from softmutex.sim import campaign, compare, engine, nemesis, papers, picture, report, scenarios, tracefile
+from softmutex.sim import (
+    campaign,
+    compare,
+    compare_faults,
+    engine,
+    nemesis,
+    papers,
+    picture,
+    report,
+    scenarios,
+    tracefile,
+)
 from softmutex.sim.faults import Churn, Fault, Kill, Partition, TokenLoss, fault_to_json
 from softmutex.sim.progress import bar
 from softmutex.sim.result import Result
@@ -166,6 +177,7 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
     add("--algorithms", default="", metavar="A,B,C", help="which ones (default: all that are installed)")
     add("--seed", type=whole, default=1, metavar="S")
     add("--entries", type=whole, default=400, metavar="N", help="how often A runs in each measurement (default: 400)")
+    add("--faults", action="store_true", help="instead: what nine nodes do under each fault, as a table of Markdown")
     _engine_arguments(parser)
     add("--json", action="store_true", help="one JSON object instead of a table")
     add("--plot", metavar="FILE.png", help="draw the table")
@@ -173,6 +185,11 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _compare(arguments: argparse.Namespace) -> int:
     names = [name for name in arguments.algorithms.split(",") if name]
+    if arguments.faults:
+        with bar("compare") as progress, engine.on(arguments.on, arguments.jobs) as found:
+            cells = compare_faults.measure(names, progress, found)
+        sys.stdout.write(compare_faults.as_json(cells) if arguments.json else compare_faults.as_text(cells))
+        return 0
     draw = picture.prepare(arguments.plot) if arguments.plot else None
     with bar("compare") as progress, engine.on(arguments.on, arguments.jobs) as found:
         rows = compare.measure(names, arguments.nodes, arguments.seed, arguments.entries, progress, found)

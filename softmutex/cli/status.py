@@ -172,14 +172,16 @@ def lines(picture: dict[str, Any]) -> list[str]:
 def lines_of_mutex(mutex: dict[str, Any]) -> list[str]:
     slots = f", {mutex['slots']} slots" if mutex["slots"] > 1 else ""
     used = count(mutex["acquisitions"], "acquisition")
-    out = [f"{mutex['name']}  ({mutex['algorithm']}{slots}, epoch {mutex['epoch']}, {used})"]
+    epoch = f", epoch {mutex['epoch']}" if mutex["epoch"] else ""  # an algorithm without a token has none
+    out = [f"{mutex['name']}  ({mutex['algorithm']}{slots}{epoch}, {used})"]
     out += [
         f"  held by   {hold['node']}  for {span(hold['for'])}, after {span(hold['waited'])} of waiting{doing(hold)}"
         for hold in mutex["holders"]
     ]
     if len(mutex["holders"]) < mutex["slots"]:
         resting = [node for node in mutex["tokens_at"] if node not in {hold["node"] for hold in mutex["holders"]}]
-        out.append(f"  free at   {', '.join(resting)}" if resting else "  free, or on the way between two nodes")
+        somewhere = "  free, or on the way between two nodes" if epoch else "  free"
+        out.append(f"  free at   {', '.join(resting)}" if resting else somewhere)
     out += [
         f"  waits     {one['node']}  for {span(one['for'])}{doing(one)}" for one in mutex["waiting"][:WAITING_SHOWN]
     ]

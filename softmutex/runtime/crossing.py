@@ -163,6 +163,7 @@ class Crossing:
                 "algorithm": self.plan.terms.algorithm,
                 "epoch": grant.epoch,
                 "hop": grant.hop,
+                "rights": len(grant.rights),
                 "baggage": grant.baggage.hex(),
             }
             node.observers.notice(Observation(name, claim._life, "hold_started", begun))

@@ -2,7 +2,8 @@
 
 Each is frozen and has a name, so that a scenario with its faults can be written to a trace and read back.
 `target` says whom it hits: holder (whoever runs A, else whoever has the token), waiter, passer (who handed the
-token to the holder), both (holder and passer at once), other (neither holder nor waiter), random.
+token to the holder), both (holder and passer at once), last (the highest id, which `bully` elects), other (neither
+holder nor waiter), random.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, ClassVar
 from softmutex.core.errors import ConfigError
 from softmutex.core.laws import Weather
 
-TARGETS = ("holder", "waiter", "passer", "both", "first", "other", "random")
+TARGETS = ("holder", "waiter", "passer", "both", "first", "last", "other", "random")
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ def victims(world: World, target: str) -> list[SimNode]:
         wanted = {"holder": [holder], "passer": [passer], "both": [holder, passer], "first": [holder, first]}[target]
         found = [nodes[node_id] for node_id in dict.fromkeys(wanted) if node_id in nodes]
         return found if len(found) == len(wanted) else []
+    if target == "last":
+        return [nodes[max(world.group.living)]] if world.group.living else []
     pool = [
         node
         for node in nodes.values()

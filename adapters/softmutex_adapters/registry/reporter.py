@@ -125,7 +125,8 @@ class Reporter:
             kept.holding[values["request"]] = (now, waited_s, epoch, hop)
         else:
             self._skipped += 1
-        if (epoch, hop) > kept.tokens.get(0, NEVER_SEEN)[:2]:
+        rests_on_token = values.get("rights", 1) > 0  # permissions are nowhere
+        if rests_on_token and (epoch, hop) > kept.tokens.get(0, NEVER_SEEN)[:2]:
             kept.tokens[0] = (epoch, hop, seen.node)
 
     def _hold_ended(self, kept: Kept, seen: Observation, now: float) -> None:

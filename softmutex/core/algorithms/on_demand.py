@@ -101,6 +101,7 @@ class OnDemand(TokenRing):
             case Noted(number, ahead):
                 if number == self._wish:
                     self._wishes.learn(now - self._asked_at, self._repeats)
+                    self._repeats = 0
                     out.append(SetTimer(AGAIN, now + max(SELDOM, 2 * self._op * min(ahead, AHEAD_MOST))))
             case _:
                 super()._received(sender, message, now, out)

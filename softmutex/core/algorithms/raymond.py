@@ -3,7 +3,7 @@
 What it decides: whom to ask. Everybody points to a neighbour, beyond which the token is; to pass it on is to turn the
 pointer round. A node asks its neighbour once for all who asked it, and serves them in the order in which they came. The
 tree is that of a heap over the members, as they are known when a token is made (SOUGHT): so an entry costs at most
-twice its depth, 2 log2 n.
+twice its depth, 2 log2 n, of WISH, PASS and TOOK each.
 
     wanted --WISH--> neighbour --WISH--> the one that has it --PASS--> neighbour --PASS--> wanted
 
