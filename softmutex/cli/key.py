@@ -9,8 +9,8 @@ To change it: `new` a second file, and copy that to every host. Then three round
     softmutex key use ID            this host seals with it
     softmutex key retire ID         this host no longer opens what the old one seals
 
-Running nodes see the change within a second (`softmutex.runtime.keyfile` tells how); nothing is restarted and nothing
-is dropped. The keys themselves are never shown.
+Running nodes see the change within a second (`softmutex.runtime.keyfile` tells how), and a retired key opens for five
+seconds more what was on its way; nothing is restarted and nothing is dropped. The keys themselves are never shown.
 """
 
 from __future__ import annotations
