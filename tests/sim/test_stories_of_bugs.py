@@ -56,6 +56,27 @@ def test_a_token_that_moves_as_fast_as_the_questions_after_it_is_not_lost(seed: 
     assert result.generated == 1
 
 
+@pytest.mark.parametrize(
+    ("nodes", "delay_s", "op_s", "rounds"),
+    [
+        (2, 0.0001, 0.001, 4),  # one held for 601 rounds, with the other one's ticket in its own register
+        (8, 0.0001, 0.001, 4),  # 144
+        (32, 0.0001, 0.0003, 4),
+        (32, 0.001, 0.001, 4),  # 59
+        (32, 0.0001, 0.06, 2),
+        (128, 0.0001, 0.001, 3),
+    ],
+)
+def test_short_turns_go_round(nodes: int, delay_s: float, op_s: float, rounds: float):
+    """With turns that are shorter than the way of a ticket, those near the trail of the token got in again and again.
+    What comes too late for a token is sent ahead of it now, to who waits in its queue."""
+    crowd = Scenario(nodes=nodes, op_s=op_s, delay_s=delay_s, jitter=0.2, bound_s=10.0)
+    duration_s = 800 * (op_s + delay_s)
+    result = simulate(crowd.but(duration_s=duration_s))
+    longest_s = max(result.waits) / SECOND
+    assert longest_s * result.acquisitions / duration_s / nodes < rounds
+
+
 BOUNDED = Scenario(bound_s=10.0, duration_s=60.0, settle_s=40.0, delay_s=0.01)
 CUT = Partition(20.0, 45.0, 0.43, target="holder")
 STORIES = {
@@ -130,6 +151,20 @@ STORIES = {
     "both say with whom, and for how long": nemesis.draw(6, (2, 16)),
     # Five slots, one of them idle: whoever had been put behind a long turn of another one stayed there.
     "who waits behind a long turn comes to the slot that is free": nemesis.draw(2085, (2, 40)),
+    # The home had fed somebody to a token that died; when it heard of the new one, it forgot who had been fed.
+    "who was fed to a lost token is fed to the next one": nemesis.draw(3017, (2, 16)),
+    # Two of four were cut off. Each of both halves asked one random member now and then, and was lucky.
+    "where some are known to be silent, all are called": nemesis.draw(3041, (2, 16)),
+    # A parked token was used again and again on the smaller side: only a token in use made its watcher call the roll.
+    "who finds a member silent makes sure that it is not cut off": nemesis.draw(3039, (2, 16)),
+    # Each round of an inquiry waited out its time for a node that the group knew to be silent.
+    "nobody waits for the answer of who is known to be silent": nemesis.draw(3071, (2, 16)),
+    # "It was just seen there", said the node that the asker itself had told so, and nothing was made for another while.
+    "what the asker said itself is no news to it": nemesis.draw(3128, (2, 16)),
+    # The chain of holders led through one that had been killed, and those before it were not asked.
+    "the evidence goes on beyond a dead holder": nemesis.draw(3042, (2, 16)),
+    # Newcomers who did not know the holder yet asked its watcher, who knew where it was parked, and said nothing.
+    "a watcher vouches for a parked token, too": nemesis.draw(3058, (2, 16)),
 }
 
 

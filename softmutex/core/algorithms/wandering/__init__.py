@@ -19,6 +19,7 @@ Each rule, where it lives, what it is for, and where the papers have it:
     yielding    registrar     who had it lately lets others go first               fairness          000 section 3
     queue       registrar     32 tickets travel along; more come by the batch      O(1) messages     004, at the owner
     borrowing   registrar     who waits behind a long turn comes to an idle slot   no idle slot
+    ahead       ahead         who is too late for a fast token is kept where it comes by   fairness
     hand-over   seats         to the head of the queue                             one delay         000 section 4
     early       invitations   asked while A still runs                             one delay         000 section 4
     attempts    seats         who cannot be reached keeps its ticket for a while   fairness
@@ -26,7 +27,7 @@ Each rule, where it lives, what it is for, and where the papers have it:
     park        seats         it stays where it was used last, until fed           no traffic        003, rotation
     watch       watch         a beat each 1.6 to 6 s of use, by the age of A       recovery          003, neighbours
     lease       watch         renewed by answered beats only, from their sending   bounded overlap
-    roll call   registrar     who lends a lease reaches more than half, or stops   bounded overlap
+    roll call   roll          who lends a lease reaches more than half, or stops   bounded overlap
     inquiry     inquirer      ask near, then wide with a ballot, then all, make    one token         000 section 5
     ballots     ballots       one asker at a time, the first home that is there    one token
     watched     inquirer      what somebody hears lives, and none is made          one token

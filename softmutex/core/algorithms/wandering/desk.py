@@ -74,6 +74,7 @@ class Desk:
         "heard",
         "inbox",
         "learned_at",
+        "learned_from",
         "least",
         "me",
         "members",
@@ -99,6 +100,7 @@ class Desk:
         self.inbox: list[Message] = []
         self.best: dict[int, Place] = {}  # the best sighting of each slot
         self.learned_at: dict[int, Instant] = {}  # when this node heard of it
+        self.learned_from: dict[int, NodeId] = {}  # ... and who said so
         self.suspects: dict[NodeId, Instant] = {}  # silent ones, and until when they are passed over
         self.silent: dict[NodeId, None] = {}  # the group says so: they count, and are passed over
         self.woke_at: Instant = -SECOND
@@ -197,7 +199,7 @@ class Desk:
 
     # --- what is known -----------------------------------------------------------------------------------------------
 
-    def learn(self, place: Place) -> bool:
+    def learn(self, place: Place, said_by: NodeId = NOBODY) -> bool:
         """Keep the better sighting. True if this one is."""
         if not 0 <= place.slot < self.options.slots:
             return False
@@ -206,6 +208,7 @@ class Desk:
             return False
         self.best[place.slot] = place
         self.learned_at[place.slot] = self.now
+        self.learned_from[place.slot] = said_by
         return True
 
     def outranked(self, token: Token) -> Place | None:
@@ -240,6 +243,11 @@ class Desk:
             4 * self._deviation, self._round_trip // 2
         )  # the deviation may shrink to nothing
         self.rto = min(max(usual, RTO_LEAST), RTO_MOST)
+
+    @property
+    def round_trip(self) -> Duration:
+        """The usual one. (Not measured yet: some milliseconds.)"""
+        return self._round_trip if self._round_trip >= 0 else RTO_LEAST // 4
 
     def random_others(self, count: int) -> list[NodeId]:
         """Different members, not this one; fewer when there are not so many, or luck has it."""

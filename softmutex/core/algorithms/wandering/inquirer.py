@@ -213,9 +213,11 @@ class Inquirer:
         desk.post(sender, Sight(probe.number, slot, place, presence, free))
 
     def _was_just_seen(self, slot: int, by: NodeId) -> bool:
-        """At a node that is there, and that the asker may not know yet."""
+        """At a node that is there, and that the asker may not know yet. What the asker said itself is no news to it."""
         place = self.desk.best.get(slot)
         if place is None or place.holder in (by, self.desk.me) or not self.desk.is_member(place.holder):
+            return False
+        if self.desk.learned_from[slot] == by:
             return False
         return self.desk.now - self.desk.learned_at[slot] < LATELY
 
@@ -247,7 +249,7 @@ class Inquirer:
             if place.slot != sight.slot:
                 return
             known = desk.best.get(place.slot)
-            news = desk.learn(place)
+            news = desk.learn(place, sender)
             if news and known is not None and not same_token(known, place) and known.holder not in (sender, desk.me):
                 desk.post(known.holder, Sight(0, place.slot, place, Presence.ABSENT, False))  # it may not pass here
         seat = self.machine.seats.by_slot.get(sight.slot)
@@ -385,6 +387,18 @@ class Inquirer:
         for inquiry in list(self.inquiries.values()):
             tries = inquiry.asked.pop(node, 0)
             if 0 < tries <= PROBES:
+                inquiry.pending -= 1
+                if not inquiry.pending:
+                    self._end_of_stage(inquiry)
+
+    def silenced(self, node: NodeId) -> None:
+        """The group has found out that it does not answer: nobody waits for it any longer, but who has a token.
+        (Where all answer quickly, its stage is soon over; and a group that was divided may be one again by then.)"""
+        for inquiry in list(self.inquiries.values()):
+            tries = inquiry.asked.get(node, 0)
+            late = self.desk.now - inquiry.began > SECOND
+            if 0 < tries <= PROBES and late and inquiry.slot not in self.machine.seats.by_slot:
+                inquiry.asked[node] = GIVEN_UP
                 inquiry.pending -= 1
                 if not inquiry.pending:
                     self._end_of_stage(inquiry)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from softmutex.core.algorithms.wandering.ahead import Ahead
 from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of
 from softmutex.core.algorithms.wandering.ghosts import Ghosts
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
@@ -27,6 +28,7 @@ from softmutex.core.algorithms.wandering.messages import (
 )
 from softmutex.core.algorithms.wandering.reckoning import Reckoning
 from softmutex.core.algorithms.wandering.registrar import Registrar
+from softmutex.core.algorithms.wandering.roll import Roll
 from softmutex.core.algorithms.wandering.seats import Seats
 from softmutex.core.algorithms.wandering.settings import FIRST_EPOCH, WanderingOptions, read_switches
 from softmutex.core.algorithms.wandering.waiter import Waiter
@@ -79,6 +81,7 @@ class Wandering(Algorithm):
     small_talk = frozenset({"Seen", "Heard", "Probe", "Sight"})
 
     __slots__ = (
+        "ahead",
         "depart_said",
         "desk",
         "ghosts",
@@ -89,6 +92,7 @@ class Wandering(Algorithm):
         "mismatches",
         "reckoning",
         "registrar",
+        "roll",
         "seats",
         "skip",
         "waiter",
@@ -103,6 +107,8 @@ class Wandering(Algorithm):
         self.waiter = Waiter(self, setup.timing)
         self.watch = Watch(self)
         self.registrar = Registrar(self)
+        self.ahead = Ahead(self)
+        self.roll = Roll(self)
         self.inquirer = Inquirer(self)
         self.ghosts = Ghosts(self.desk)
         self.ledger = Ledger(self)
@@ -170,11 +176,14 @@ class Wandering(Algorithm):
             case Returned(node):
                 self.desk.silent.pop(node, None)
                 self._tell_of_tokens(node)
+                self.waiter.returned(node)
             case Silenced(node):
                 self.desk.silent[node] = None
                 self.waiter.departed(node)
+                self.roll.silenced()
+                self.inquirer.silenced(node)
             case Reach(level):
-                self.registrar.reaches(level)
+                self.roll.reaches(level)
 
     def _woke(self) -> None:
         """Whatever was here may have been replaced, and so may what was sent here meanwhile."""
@@ -243,6 +252,10 @@ class Wandering(Algorithm):
                 self.inquirer.fired(slot)
             case ("retry", slot):
                 self.inquirer.retry(slot)
+            case "kept":
+                self.ahead.tell()
+            case ("more", slot):
+                self.registrar.looked_after(slot)
             case "serve":
                 self.registrar.serve_returned()
             case "listened":

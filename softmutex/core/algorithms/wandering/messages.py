@@ -41,6 +41,7 @@ class Want(NamedTuple):
     request: RequestId
     late: Flag  # it had its turn less than the least interval ago, and lets others go first
     steps: Count
+    ahead: Count = 0  # > 0: at this hop the token went on, with the receiver in its queue; keep it until it comes by
 
 
 class Queued(NamedTuple):
@@ -51,12 +52,13 @@ class Queued(NamedTuple):
 
 
 class Feed(NamedTuple):
-    """To a holder: these wait. Where the token has moved on, it is passed on after it."""
+    """To a holder: these wait. Where the token has moved on, it is passed on after it, or ahead of it."""
 
     slot: Count
     tickets: Tickets
     more: Flag  # others wait that are not told of
     steps: Count
+    ahead: Count = 0  # as in WANT
 
 
 class Seen(NamedTuple):

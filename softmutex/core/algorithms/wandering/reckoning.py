@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 CASES: Final = 8
 RECORDS: Final = 96
+AROUND: Final = 16  # others are asked for what a node knew that is gone
 TRIES: Final = 20
 PRECISE: Final = 12 * SECOND  # so long no answer is good enough that was long on its way
 WAIT_LEAST: Final = SECOND // 20
@@ -136,8 +137,13 @@ class Reckoning:
         return place.holder == self.desk.me or self.desk.is_member(place.holder)
 
     def _ask(self, case: Case, place: Place, rival: Place, told: Told | None = None) -> None:
-        if (place, told) not in case.asked and self._is_there(place):
-            case.asked.add((place, told))
+        if (place, told) in case.asked:
+            return
+        case.asked.add((place, told))
+        if not self._is_there(place):  # the chain is broken: whoever else had that token knows where it was before
+            for node in (self.desk.me, *self.desk.random_others(AROUND)) if told is None else ():
+                self._ask(case, place._replace(holder=node), rival)
+        else:
             question = Question(place, rival, told)
             case.questions.append(question)
             self._send(question)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
+from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of, rank, same_token
 from softmutex.core.algorithms.wandering.messages import (
     Bequest,
     Feed,
@@ -34,13 +34,15 @@ from softmutex.core.algorithms.wandering.post import Post
 from softmutex.core.algorithms.wandering.settings import (
     GRACE,
     LAZY,
+    PARKED_BEAT,
     PATIENCE,
     PATIENCE_EACH,
     QUEUE,
     SECOND_BEAT,
     SECOND_EXTRA,
+    SLACK,
 )
-from softmutex.core.events import NOBODY, SECOND, CallRoll, Duration, Instant, Level, NodeId, RequestId, Ticket, Token
+from softmutex.core.events import NOBODY, Duration, Instant, NodeId, RequestId, Ticket, Token
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
@@ -49,13 +51,10 @@ if TYPE_CHECKING:
 REGISTER: Final = 1 << 18
 LOW: Final = 4  # tickets that are fed one by one; more are given by the batch
 STEPS: Final = 4
-ROLL_EVERY: Final = 5 * SECOND  # who gives leases calls the roll so often; two messages, where all is well
-ROLL_AGAIN: Final = 2 * SECOND
-DAY: Final = 86_400 * SECOND
 
 
 class Registrar:
-    __slots__ = ("borrowed", "called_at", "cut_off", "few", "late", "machine", "posts", "ready", "returned_at", "turn")
+    __slots__ = ("borrowed", "late", "looks_after", "machine", "posts", "ready", "returned_at", "turn")
 
     def __init__(self, machine: Wandering) -> None:
         self.machine = machine
@@ -63,10 +62,8 @@ class Registrar:
         self.late: dict[NodeId, RequestId] = {}  # had their turn less than the least interval ago
         self.posts: dict[int, Post] = {}
         self.borrowed: dict[NodeId, RequestId] = {}  # tickets that moved from one slot to another
+        self.looks_after: set[int] = set()  # slots whose holders should ask for more
         self.turn: Duration = 0  # how long one takes, as far as can be seen from here
-        self.called_at: Instant = -DAY  # the roll
-        self.few = False  # it has found too few
-        self.cut_off = False  # ... twice
         self.returned_at: Instant = 0  # tickets that did not reach a holder were last fed again
 
     @property
@@ -90,15 +87,23 @@ class Registrar:
                         seat.unanswered.append(ticket)
                     self.machine.seats.fed(seat, (), False)
                     return
+        ahead, steps = self.machine.ahead.waits_there(want.node, new=True), min(want.steps, STEPS)
+        if self.machine.ahead.keep((Ticket(want.node, want.request),), False, want.ahead):
+            desk.timer("kept", desk.now + LAZY)
+            return
+        if ahead != NOBODY and steps > 0:
+            desk.post(ahead, want._replace(steps=steps - 1, ahead=self.machine.ahead.trail.hop))
+            return
+        want = want._replace(ahead=0)
         after = self.machine.seats.passed_to()
-        if after not in (NOBODY, want.node) and want.steps > 0:
-            desk.post(after, want._replace(steps=min(want.steps, STEPS) - 1))
+        if after not in (NOBODY, want.node) and steps > 0:
+            desk.post(after, want._replace(steps=steps - 1))
             return
         home = self.machine.heir if self.machine.seats.leaving else desk.home
-        if home == desk.me or want.steps == 0:
+        if home == desk.me or steps == 0:
             self._register(want)
         else:
-            desk.post(home, want._replace(steps=min(want.steps, STEPS) - 1))
+            desk.post(home, want._replace(steps=steps - 1))
 
     def _register(self, want: Want) -> None:
         node, request = want.node, want.request
@@ -186,6 +191,8 @@ class Registrar:
                 continue
             if post.place.holder in self.desk.gone:
                 self.machine.inquirer.start(slot, "its holder left the group")
+            if post.more:
+                self._look_after(slot, len(post.lent))
             if self.machine.inquirer.running(slot) or post.more:
                 continue
             tickets = self._next(1 if slots > 1 else QUEUE if post.until == 0 else max(1, low + 1 - len(post.lent)))
@@ -202,6 +209,19 @@ class Registrar:
             if not self.ready and not self.late:
                 break
         return idle
+
+    def _look_after(self, slot: int, lent: int) -> None:
+        """Its holder is to ask for more when its queue is short. It may not have been told: the token was faster."""
+        if slot not in self.looks_after:
+            self.looks_after.add(slot)
+            self.desk.timer(("more", slot), self.desk.now + 2 * self.desk.rto + (lent + LOW) * self.turn)
+
+    def looked_after(self, slot: int) -> None:
+        self.looks_after.discard(slot)
+        post = self.posts.get(slot)
+        if post is not None and post.more:
+            post.more = False
+            self.serve()
 
     def _serve_here(self, seat: Seat) -> None:
         """The home is the holder."""
@@ -224,6 +244,8 @@ class Registrar:
         if seat is not None and not seat.giving:
             self.machine.watch.answered(seat, sender)
             self.machine.seats.fed(seat, feed.tickets, feed.more)
+        elif seat is None and self.machine.ahead.keep(feed.tickets, feed.more, feed.ahead):
+            pass
         elif seat is not None or feed.steps > 0:
             self.forward(feed.slot, feed.tickets, feed.more, max(0, min(feed.steps, STEPS) - 1))
         else:
@@ -236,11 +258,21 @@ class Registrar:
         if seat is not None and seat.giving:
             room = QUEUE - len(seat.late)
             seat.late += tickets[:room]  # they follow it when it has arrived
+            seat.late_more = seat.late_more or more
             self.give_back(tickets[room:])
+        elif (ahead := self.machine.ahead.waits_there(desk.me, new=False)) != NOBODY:
+            desk.post(ahead, Feed(slot, tickets, more, steps, self.machine.ahead.trail.hop))
         elif best is not None and best.holder in desk.gone:
             desk.post(desk.home, Bequest(best, tickets))  # the trail ends here: the home looks for it
         elif best is not None and best.holder != desk.me:
             desk.post(best.holder, Feed(slot, tickets, more, steps))
+
+    def arrives(self, seat: Seat) -> None:
+        """A token is here: it takes along who waits in the register."""
+        room = (QUEUE if self.desk.options.slots == 1 else 1) - len(seat.token.queue)
+        self.give_back(self.machine.seats.add(seat, self._next(max(0, room))))
+        if self.ready or self.late:
+            seat.token = escorted(seat.token, more=True)
 
     def give_back(self, tickets: tuple[Ticket, ...]) -> None:
         """They did not fit into the token's queue, or did not reach it."""
@@ -254,41 +286,18 @@ class Registrar:
 
     # --- where the tokens are ----------------------------------------------------------------------------------------
 
-    def reaches(self, level: Level) -> None:
-        """A roll call has ended. Who does not reach more than half of the group gives no lease, and takes back those
-        that it gave; of two halves the one with the ring's first member goes on."""
-        first = next(self.desk.ring(), self.desk.me)
-        half = first == self.desk.me or self.desk.now - self.desk.heard.get(first, 0) < ROLL_EVERY
-        few = level is Level.LESS or (level is Level.HALF and not half)
-        if few and not self.few:
-            self.few = True  # on a slow network it may only have been impatient
-            self.called_at = self.desk.now
-            self.desk.out.append(CallRoll(wide=True))
-            return
-        self.cut_off = self.few = few
-        if self.cut_off:
-            for post in self.posts.values():
-                if post.heard_at and post.until:
-                    place = post.place
-                    self.desk.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
-            for seat in list(self.machine.seats.by_slot.values()):
-                if not seat.giving:
-                    self.machine.inquirer.doubt(seat)
-
-    def _may_lend(self) -> bool:
-        """Who watches over a token in use makes sure now and then that it is not cut off itself."""
-        if self.desk.options.when_isolated == "proceed" or self.desk.alone:
-            return True
-        if self.desk.now - self.called_at >= (ROLL_AGAIN if self.cut_off else ROLL_EVERY):
-            self.called_at = self.desk.now
-            self.desk.out.append(CallRoll(wide=self.cut_off))
-        return not self.cut_off
-
     def heard_of(self, slot: int) -> Place | None:
         """Where this node hears from, as it should: whoever misses that token cannot reach its holder, that is all."""
         post = self.posts.get(slot)
-        heard = post is not None and post.heard_at and post.until > self.desk.now
-        return post.place if post is not None and heard and self.desk.is_member(post.place.holder) else None
+        if post is None or not post.heard_at or not self.desk.is_member(post.place.holder):
+            return None
+        return post.place if (post.until or post.heard_at + PARKED_BEAT + SLACK) > self.desk.now else None
+
+    def _follow(self, post: Post, place: Place, has: tuple[Ticket, ...]) -> None:
+        lost = post.follow(place, has, all_of_them=self.desk.home == self.desk.me)
+        there = (place.holder, self.desk.me, *post.lent, *self.desk.gone)
+        if lost:
+            self.ready = {**{node: lost[node] for node in lost if node not in there}, **self.ready}
 
     def seen(self, sender: NodeId, seen: Seen) -> None:
         desk = self.desk
@@ -299,7 +308,7 @@ class Registrar:
         if known is not None and rank(known) > rank(place) and not same_token(known, place):
             desk.post(place.holder, Sight(0, place.slot, known, Presence.ABSENT, False))
             return
-        if desk.learn(place) and known is not None and known.holder != desk.me and not same_token(known, place):
+        if desk.learn(place, sender) and known is not None and known.holder != desk.me and not same_token(known, place):
             desk.post(known.holder, Sight(0, place.slot, place, Presence.ABSENT, False))
         post = self.posts.get(place.slot)
         if sender != place.holder:
@@ -323,18 +332,24 @@ class Registrar:
             post.turned_at = 0  # to be parked is no turn
         elif hops or not post.turned_at:
             post.turned_at = desk.now
+        if place.slot in self.looks_after:
+            self.looks_after.discard(place.slot)
+            desk.cancel(("more", place.slot))
+        if not seen.lease and same_token(post.place, place):
+            for node, request in post.fed().items():  # it is idle: they may still wait. Once, or they would be for ever
+                if node not in (place.holder, desk.me) and self.borrowed.get(node) != request:
+                    self.borrowed[node] = request
+                    self.ready.setdefault(node, request)
+        self._follow(post, place, desk.living(seen.queue))
         post.unsure.clear()
-        post.place = place
-        post.again = 0
-        post.idle = post.second = False
+        post.again, post.idle, post.second = 0, False, False
         post.heard_at = 0 if sender == desk.me else desk.now
-        post.lent = dict(desk.living(seen.queue))
         if seen.lease:
             self._watch(post, seen.lease)
         else:
             post.until = 0
             desk.cancel(("watch", place.slot))
-        if seen.lease and not self._may_lend():
+        if (seen.lease or hops > 0) and not self.machine.roll.may_lend():
             desk.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
             return
         room = (QUEUE if desk.options.slots == 1 else 1) - len(post.lent)
@@ -366,9 +381,8 @@ class Registrar:
         elif same_token(post.place, place) and place.hop < post.place.hop:
             return
         if post.place != place:
-            post.heard_at = 0
-        post.place = place
-        post.lent = dict(self.desk.living(seen.queue))
+            post.heard_at = post.turned_at = 0
+        self._follow(post, place, self.desk.living(seen.queue))
         if seen.lease:
             self._watch(post, seen.lease)
         else:
@@ -385,9 +399,8 @@ class Registrar:
         if self.desk.me in token.escort.watch or home or self.ready or self.late:
             if post is None:
                 post = self.posts[place.slot] = Post(place)
-            post.place = place
+            self._follow(post, place, token.queue)
             post.heard_at = 0
-            post.lent = dict(token.queue)
             post.more = token.escort.more
             first = self.desk.me == token.escort.watch[0] if token.escort.watch else True
             self._watch(post, GRACE if first else GRACE + SECOND_EXTRA)
@@ -413,6 +426,8 @@ class Registrar:
             if not (self.ready or self.late):
                 return
             post = self.posts[place.slot] = Post(place)
+        if not same_token(post.place, place):
+            self._follow(post, place, ())
         post.place = place
         post.heard_at = 0
         post.again = 0
@@ -465,6 +480,8 @@ class Registrar:
         the register, and go there again. At its end they would wait for another round."""
         place, news = bequest.place, False
         if place is None:
+            for post in self.posts.values():
+                post.more = False  # the holder that was told so has not heard it
             self.ready = {**dict(bequest.tickets), **self.ready}
         elif self.desk.learn(place):
             news = True

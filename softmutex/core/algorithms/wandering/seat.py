@@ -26,6 +26,7 @@ class Seat:
         "invite_set",
         "invited",
         "late",
+        "late_more",
         "pace",
         "parked",
         "plain",
@@ -63,6 +64,7 @@ class Seat:
         self.given_for: Ticket | None = None  # whose turn it is to be
         self.giving = False  # offered for good, perhaps committed
         self.late: tuple[Ticket, ...] = ()  # came while it was being given away
+        self.late_more = False  # ... and others wait that are not among them
         self.doubt = False  # it may have been replaced
         self.heard_at: Instant = now - token.escort.unseen  # when its watchers heard of it last
         self.pace: Duration = BEAT  # of the beats; the lease that the last answered one gave is a SLACK longer

@@ -110,6 +110,9 @@ class Seats:
         if old is not None and old.giving:  # its return says that it had arrived
             old.visit.after = place_of(old.token._replace(hop=old.token.hop + 1), old.invited)
             self.machine.registrar.give_back(self.add(seat, old.late))
+            self.machine.ahead.more |= old.late_more
+        self.machine.ahead.arrives(seat)
+        self.machine.registrar.arrives(seat)
         self.advance(seat)
         if seat.token.escort.more and len(seat.token.queue) <= LOW and token.slot in self.by_slot and not seat.giving:
             self.machine.watch.beat(seat)
@@ -323,6 +326,7 @@ class Seats:
         seat.giving = True
         seat.parked = False
         seat.token = token
+        self.machine.ahead.leaves(token, seat.came_at)
         seat.given_for = Ticket(to, request) if request else None
         if seat.invited == to:
             self.handover.commit(token, desk.now, desk.out)
@@ -349,7 +353,7 @@ class Seats:
         desk.learn(place)
         self.machine.registrar.moved(place, token, seat.watcher)
         if seat.late:
-            self.machine.registrar.forward(token.slot, seat.late, token.escort.more)
+            self.machine.registrar.forward(token.slot, seat.late, token.escort.more or seat.late_more)
 
     def failed(self, token: Token, to: NodeId, is_silent: bool = False) -> None:
         """It is still, or again, here. Who refused has no need; who is silent keeps its place behind the others."""

@@ -111,6 +111,7 @@ class Waiter:
             return
         self.asked = None
         self.desk.cancel("want")
+        self.machine.ahead.rest()
         if not (self.desk.options.hints and self.desk.options.census):
             self.desk.cancel("gen")
 
@@ -140,6 +141,12 @@ class Waiter:
         """Who keeps our ticket left, and may have found nobody to leave it to: ask soon, the fewer wait the sooner."""
         if node == self.keeper and self.asked is not None:
             self.keeper = NOBODY
+            soon = self.desk.rng.random() * (min(self.patience, DAY) // 32)
+            self.desk.timer("want", self.desk.now + self.desk.rto + round(soon))
+
+    def returned(self, node: NodeId) -> None:
+        """The first home is back: who stood in for it may have our ticket, and what it fed may not have arrived."""
+        if self.asked is not None and node == next(self.desk.ring(), NOBODY):
             soon = self.desk.rng.random() * (min(self.patience, DAY) // 32)
             self.desk.timer("want", self.desk.now + self.desk.rto + round(soon))
 
@@ -182,12 +189,16 @@ class Waiter:
         if self.tries:
             self._send_to(self.desk.home, 0)
         else:
-            self._send_to(self.machine.seats.passed_to() or self.desk.home, STEPS)
+            ahead = self.machine.ahead.waits_there(self.desk.me, new=True)
+            if ahead != NOBODY:
+                self._send_to(ahead, STEPS, self.machine.ahead.trail.hop)
+            else:
+                self._send_to(self.machine.seats.passed_to() or self.desk.home, STEPS)
 
-    def _send_to(self, to: NodeId, steps: int) -> None:
+    def _send_to(self, to: NodeId, steps: int, ahead: int = 0) -> None:
         if self.asked is None:
             raise InvariantBreach(f"node {self.desk.me} looks for the token on behalf of nobody")
         wait = AGAIN * self.desk.rto << min(self.tries, 4)
         self.tries += 1
         self.desk.timer("want", self.desk.now + wait)
-        self.desk.post(to, Want(self.desk.me, self.asked, self.late, steps))
+        self.desk.post(to, Want(self.desk.me, self.asked, self.late, steps, ahead))
