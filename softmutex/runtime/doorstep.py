@@ -9,7 +9,8 @@ those whose key is right lets the one that has a wrong one run alone, with exit 
 
 D1  Only frames from listed addresses bring a word, one for each address; all is counted by the seal.
 D2  Hints are bounded: HINTS_A_SECOND, none to hosts that no list names, none for a hint.
-D3  Who is turned away, and heard by nobody, makes no first token: where a list names members, one of them is there and
+D3  A hint counts for TOLD_FOR: whoever sees our frames can forge one, and stops nobody for longer than he is there.
+D4  Who is turned away, and heard by nobody, makes no first token: where a list names members, one of them is there and
     none understands us, "alone" is a mistake. Lists that strangers can write (mDNS) bring a warning only.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from softmutex.core.events import Instant, from_seconds
 from softmutex.core.hint import Hint, Why, read_hint, write_hint
 from softmutex.core.wire import VERSION
 from softmutex.ports import Datagram, Explaining
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 HINTS_A_SECOND: Final = 20
 TOLD_MAX: Final = 256  # addresses of which is noted why they refuse us
+TOLD_FOR: Final = from_seconds(15.0)  # who refuses us says so to each HELLO; nothing proves a hint
 NOT_UNDERSTOOD: Final = ("unknown_key", "forged", "not_sealed", "sealed")  # another key, or another group
 
 
@@ -36,7 +39,9 @@ class Doorstep:
     def __init__(self, node: RunningNode) -> None:
         self._node = node
         self._hints = Quota(HINTS_A_SECOND)
-        self._turned_away: dict[str, str] = {}  # addresses, and why they do not listen to us
+        self._turned_away: dict[
+            str, tuple[str, Instant]
+        ] = {}  # addresses, why they do not listen, until when it counts
         self._listing: object = None
         self._hosts: frozenset[str] = frozenset()  # of that listing
 
@@ -79,9 +84,11 @@ class Doorstep:
             source = source.rpartition("://")[2]  # as lists may have it
         if hint.sender != node.id or not node.driver.is_listed(source):
             return False
+        now = node.now()
+        self._turned_away = {each: told for each, told in self._turned_away.items() if told[1] > now}
         if source in self._turned_away or len(self._turned_away) < TOLD_MAX:
             why = explain(hint, node.seal.key_ids, node.settings["group"])
-            self._turned_away[source] = why
+            self._turned_away[source] = why, now + TOLD_FOR
             text = f"{source} is there and refuses what this node sends: {why}"
             node.warn("turned away", text, once=f"turned away {source}")
             node.driver.fail_those_shut_out()
@@ -99,7 +106,8 @@ class Doorstep:
         for source, why in troubles.items():
             if driver.is_listed(source):
                 node.warn("turned away", f"{source} is there, and cannot be talked to: {why}", once=f"trouble {source}")
-        each = {**troubles, **self._turned_away}
+        told = {source: why for source, (why, until) in self._turned_away.items() if until > node.now()}
+        each = {**troubles, **told}
         return {source: why for source, why in each.items() if driver.is_listed(source)}
 
     def is_shut_out(self) -> bool:
@@ -111,7 +119,7 @@ class Doorstep:
         return all(address in refusing or group.greeter.state(address) == "refused" for address in others)
 
     def why_not_alone(self) -> str:
-        """Why no mutex begins here, where that would be a group of its own beside one that does not hear us (D3)."""
+        """Why no mutex begins here, where that would be a group of its own beside one that does not hear us (D4)."""
         listing, refusing = self._node.driver.group.listing, self.refusing()
         if not refusing or listing is None or (listing.may_be_late and not listing.complete):
             return ""

@@ -193,3 +193,22 @@ def test_hosts_are_compared_without_ports(address: str, host: str):
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "softmutex")
+
+
+@in_virtual_time
+async def test_a_forged_hint_keeps_nobody_from_working_for_longer_than_it_counts():
+    """Whoever sees the frames of a node can make one up, once, in the name of a member that is down."""
+    network = MemoryNetwork(seed=1, delay=0.001)
+    forger = network.transport("ghost")
+    await forger.open()
+    listed = Listed(Member("a"), Member("ghost"), complete=True)
+    async with Node(transport=network.transport("a"), membership=listed, key=bytes(range(32)), name="a") as a:
+        begun = MAGIC + bytes([VERSION, 7]) + a.id.to_bytes(8) + bytes(40)
+        forger.send("a", write_hint(Why.KEY, begun))
+        await asyncio.sleep(1.0)
+        with pytest.raises(CannotOpen, match="ghost is there and refuses"):
+            await a.mutex("x").acquire(timeout=60)
+        await asyncio.sleep(20.0)
+        async with a.mutex("x").hold(timeout=60):
+            pass
+    await forger.aclose()
