@@ -126,6 +126,11 @@ class AtOnce:
     # --- DONE, a moment later ----------------------------------------------------------------------------------------
 
     @property
+    def senders(self) -> int:
+        """How many it remembers."""
+        return len(self._latest)
+
+    @property
     def owes(self) -> bool:
         return bool(self._owed)
 

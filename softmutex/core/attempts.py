@@ -44,3 +44,12 @@ class Promise(NamedTuple):
 class Settled(NamedTuple):
     reply: int
     taken: bool
+
+
+class Remembered(NamedTuple):
+    """How much that is."""
+
+    outgoing: int
+    promises: int
+    settled: int
+    senders: int  # that committed at once

@@ -61,7 +61,7 @@ from enum import StrEnum
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from softmutex.core.at_once import OWED, STANDING, AtOnce
-from softmutex.core.attempts import Outgoing, Promise, Settled, Stage
+from softmutex.core.attempts import Outgoing, Promise, Remembered, Settled, Stage
 from softmutex.core.chance import Rng
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
@@ -244,6 +244,10 @@ class Handover:
     def idle(self) -> bool:
         """Nothing under way, in or out."""
         return not self._outgoing and not self._promises and not self._at_once.owes
+
+    @property
+    def remembered(self) -> Remembered:
+        return Remembered(len(self._outgoing), len(self._promises), len(self._settled), self._at_once.senders)
 
     # --- what happens ------------------------------------------------------------------------------------------------
 

@@ -201,6 +201,10 @@ class ForgetsToWaitForTheAck(Handover):
         out[:] = [effect for effect in out if not isinstance(effect, SetTimer)]
 
 
+def settle_behind_its_back(handover: Handover, sender: NodeId, nonce: int, reply: int) -> None:
+    handover._settled[sender, nonce] = Settled(reply, True)
+
+
 def hopped(token: Token) -> Token:
     return token._replace(hop=token.hop + 1)
 

@@ -117,7 +117,7 @@ def test_so_many_senders_are_remembered_and_of_others_only_that_later_requests_w
         handover.stand(request)
         assert hear(handover, sender, commit_for(request)) == exactly(Taken(HOP_1, sender))
     pass_over(handover, len(senders) + 1)
-    assert len(handover._at_once._latest) == Handover.MEMORY
+    assert handover.remembered.senders == Handover.MEMORY
     for request, sender in enumerate(senders[:2], start=1):
         assert hear(handover, sender, Ask(5, STANDING + request)) == NOTHING
     assert hear(handover, 1000, commit_for(2, nonce=9)) == NOTHING

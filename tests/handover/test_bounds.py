@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softmutex.core.attempts import Settled
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import CancelTimer, Effect, FactKind, NodeId, Note, Send, SetTimer, Token
 from softmutex.core.handover import MAX_HOP, TIMER, Failed, Gone, Handover, Passed, Passing, Taken
 from softmutex.core.messages import Accept, Ask, Commit, Done, Message, Offer, Ping, Refuse, Void, Withdraw
+from tests.handover.broken import settle_behind_its_back
 from tests.handover.stage import TOKEN, Start
 
 OTHER = TOKEN._replace(id=8)
@@ -102,7 +102,7 @@ def test_what_is_withdrawn_or_renounced_is_void():
 def test_a_promise_is_settled_once():
     handover = make()
     reply = promise(handover, 2, 5)
-    handover._settled[2, 5] = Settled(reply, True)
+    settle_behind_its_back(handover, 2, 5, reply)
     with pytest.raises(InvariantBreach, match="settles a promise to 2 twice"):
         handover.received(2, Ask(5, reply), 0, [])
 
@@ -135,8 +135,8 @@ def test_a_token_is_not_gone_before_six_times_the_patience():
 
 def test_nonces_never_repeat_and_two_lives_begin_at_different_ones():
     one, other = make(node=1), make(node=2)
-    nonces = {handover._fresh_nonce() for handover in (one, other) for _ in range(900)}
-    assert len(nonces) == 1800
+    replies = {hear(handover, 3, Offer(nonce, TOKEN))[1][1].reply for handover in (one, other) for nonce in range(900)}
+    assert len(replies) == 1800
 
 
 # --- what cannot be --------------------------------------------------------------------------------------------------
@@ -333,10 +333,10 @@ def test_no_messages_of_whatever_kind_make_it_raise_grow_or_take_what_it_did_not
         match act:
             case (sender, message, accept):
                 outcome = handover.received(sender, message, 0, out, accept)
-            case "give" if held is not None and not handover._outgoing:
+            case "give" if held is not None and not handover.remembered.outgoing:
                 handover.give(held, 2, 0, out)
                 held = None
-            case "offer_early" if held is not None and not handover._outgoing:
+            case "offer_early" if held is not None and not handover.remembered.outgoing:
                 handover.offer_early(held, 2, 0, out)
             case "commit" if held is not None and under_way:
                 outcome, held = handover.commit(held, 0, out), None
@@ -362,9 +362,9 @@ def test_no_messages_of_whatever_kind_make_it_raise_grow_or_take_what_it_did_not
                 assert (sender, act[1].nonce, act[1].reply) in promised
                 promised.remove((sender, act[1].nonce, act[1].reply))
                 assert token.hop <= MAX_HOP
-                held = token if held is None and not handover._outgoing else held
+                held = token if held is None and not handover.remembered.outgoing else held
             case Failed(token):
                 held = token
-        assert len(handover._promises) <= Handover.PROMISES
-        assert len(handover._settled) <= Handover.MEMORY
-        assert len(handover._outgoing) <= 1
+        assert handover.remembered.promises <= Handover.PROMISES
+        assert handover.remembered.settled <= Handover.MEMORY
+        assert handover.remembered.outgoing <= 1
