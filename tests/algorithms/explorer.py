@@ -175,7 +175,7 @@ class Explorer:
                 if self.bounds.finish and not state.network and any(node.pending for node in state.nodes):
                     self._check_finish(state, path)
                 for act in self._acts(state):
-                    after = self._after(state, act, path)
+                    after = self.after(state, act, path)
                     if after not in seen:
                         seen.add(after)
                         following.append((after, Path(act, path)))
@@ -192,7 +192,7 @@ class Explorer:
             machine = self.algorithm(self._setup(node_id))
             state = _with(state, _node(state, node_id)._replace(machine=self._intern(machine)))
         for node_id in ids:
-            state = self._tell(state, node_id, Started(founder=node_id <= self.bounds.founders), Act("start"), None)
+            state = self.tell(state, node_id, Started(founder=node_id <= self.bounds.founders), Act("start"), None)
         return state
 
     def _setup(self, me: NodeId) -> Setup:
@@ -228,7 +228,7 @@ class Explorer:
         if spent[JOINS] < bounds.joins:
             yield Act("join", max(node.id for node in state.nodes) + 1)
 
-    def _after(self, state: State, act: Act, path: Path | None) -> State:
+    def after(self, state: State, act: Act, path: Path | None) -> State:
         what, node_id, about = act
         if what in ("deliver", "lose", "repeat"):
             network = list(state.network)
@@ -238,28 +238,28 @@ class Explorer:
             if what == "lose":
                 return _spend(state, LOSSES)
             state = _spend(state, REPEATS) if what == "repeat" else state
-            return self._tell(state, node_id, Received(about.sender, about.message), act, path)
+            return self.tell(state, node_id, Received(about.sender, about.message), act, path)
         if what == "join":
             return self._join(_spend(state, JOINS), act, path)
         node = _node(state, node_id)
         if what == "request":
             number = node.asked + 1
             state = _with(state, node._replace(asked=number, pending=(*node.pending, number)))
-            return self._tell(state, node_id, Requested(number), act, path)
+            return self.tell(state, node_id, Requested(number), act, path)
         if what == "release":
             state = _with(state, node._replace(holding=0))
-            return self._tell(state, node_id, Released(node.holding), act, path)
+            return self.tell(state, node_id, Released(node.holding), act, path)
         if what == "withdraw":
             return self._withdraw(_spend(state, WITHDRAWN), node_id, act, path)
         if what == "fire":
             timers = tuple(timer for timer in node.timers if timer != about)
             state = _spend(_with(state, node._replace(timers=timers)), TIMERS)._replace(late=max(1, state.late))
-            return self._tell(state, node_id, Fired(about), act, path)
+            return self.tell(state, node_id, Fired(about), act, path)
         if what == "leave":
             state = _spend(_with(state, node._replace(leaving=True)), LEAVES)
             while _node(state, node_id).pending:
                 state = self._withdraw(state, node_id, act, path)
-            return self._tell(state, node_id, Leaving(), act, path)
+            return self.tell(state, node_id, Leaving(), act, path)
         if what == "kill":
             return self._gone(_spend(state, KILLS), node_id)
         assert what == "detect"
@@ -268,14 +268,14 @@ class Explorer:
     def _withdraw(self, state: State, node_id: NodeId, act: Act, path: Path | None) -> State:
         node = _node(state, node_id)
         request, *rest = node.pending
-        return self._tell(_with(state, node._replace(pending=tuple(rest))), node_id, Withdrawn(request), act, path)
+        return self.tell(_with(state, node._replace(pending=tuple(rest))), node_id, Withdrawn(request), act, path)
 
     def _join(self, state: State, act: Act, path: Path | None) -> State:
         newcomer = act.node
         self._see(state, newcomer)
         machine = self._intern(self.algorithm(self._setup(newcomer)))
         state = state._replace(nodes=(*state.nodes, Node(newcomer, machine)))
-        state = self._tell(state, newcomer, Started(), act, path)
+        state = self.tell(state, newcomer, Started(), act, path)
         return self._tell_all(state, MembersChanged((newcomer,), ()), newcomer, act, path)
 
     def _gone(self, state: State, node_id: NodeId) -> State:
@@ -292,7 +292,7 @@ class Explorer:
     def _tell_all(self, state: State, event: Event, but: NodeId, act: Act, path: Path | None) -> State:
         for node in state.nodes:
             if node.id != but and node.machine is not None and any(each.id == node.id for each in state.nodes):
-                state = self._tell(state, node.id, event, act, path)
+                state = self.tell(state, node.id, event, act, path)
         return state
 
     # --- one machine -------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class Explorer:
             self.machines.append(machine)
         return self.ids[key]
 
-    def _tell(self, state: State, node_id: NodeId, event: Event, act: Act, path: Path | None) -> State:
+    def tell(self, state: State, node_id: NodeId, event: Event, act: Act, path: Path | None) -> State:
         node = next((each for each in state.nodes if each.id == node_id), None)
         if node is None or node.machine is None:
             return state
@@ -326,9 +326,9 @@ class Explorer:
                 raise Found(self._story(f"breach at node {node_id}: {breach}", Path(act, path))) from breach
             self.steps[key] = (self._intern(machine), effects)
         after, effects = self.steps[key]
-        return self._perform(_with(state, node._replace(machine=after)), node_id, effects, act, path)
+        return self.perform(_with(state, node._replace(machine=after)), node_id, effects, act, path)
 
-    def _perform(self, state: State, node_id: NodeId, effects: Any, act: Act, path: Path | None) -> State:
+    def perform(self, state: State, node_id: NodeId, effects: Any, act: Act, path: Path | None) -> State:
         node = _node(state, node_id)
         network = list(state.network)
         departs = False
@@ -375,7 +375,7 @@ class Explorer:
             act = self._next_in_order(state)
             if act is None:
                 break
-            state, path = self._after(state, act, path), Path(act, path)
+            state, path = self.after(state, act, path), Path(act, path)
             state = state._replace(late=state.late + (act.what == "fire"))
             if not any(node.pending or node.holding for node in state.nodes):
                 return

@@ -25,35 +25,35 @@ class KeeperExplorer(Explorer):
         super().__init__(algorithm, Bounds(finish=bounds.pop("finish", False), **bounds))
         self.calls = 0
 
-    def _tell(self, state: State, node_id: NodeId, event: Event, act: Act, path: Path | None) -> State:
-        state = super()._tell(state, node_id, event, act, path)
+    def tell(self, state: State, node_id: NodeId, event: Event, act: Act, path: Path | None) -> State:
+        state = super().tell(state, node_id, event, act, path)
         while self.calls:
             self.calls -= 1
             alive, count = sum(node.machine is not None for node in state.nodes), len(state.nodes)
             level = Level.MORE if 2 * alive > count else Level.HALF if 2 * alive == count else Level.LESS
-            state = self._tell(state, node_id, Reach(level), act, path)
+            state = self.tell(state, node_id, Reach(level), act, path)
         return state
 
-    def _perform(self, state: State, node_id: NodeId, effects: Any, act: Act, path: Path | None) -> State:
+    def perform(self, state: State, node_id: NodeId, effects: Any, act: Act, path: Path | None) -> State:
         self.calls += sum(isinstance(effect, CallRoll) for effect in effects)
         if any(isinstance(effect, Lose) for effect in effects):
             state = held(state, {node_id: -1})
         told = {node.id: node.holding for node in state.nodes if node.holding < 0 and node.id != node_id}
         rest = tuple(effect for effect in effects if not isinstance(effect, Lose))
         if told and any(isinstance(effect, Grant) for effect in rest):
-            state = super()._perform(held(state, dict.fromkeys(told, 0)), node_id, rest, act, path)
+            state = super().perform(held(state, dict.fromkeys(told, 0)), node_id, rest, act, path)
             return held(state, told)
-        return super()._perform(state, node_id, rest, act, path)
+        return super().perform(state, node_id, rest, act, path)
 
-    def _after(self, state: State, act: Act, path: Path | None) -> State:
+    def after(self, state: State, act: Act, path: Path | None) -> State:
         if act.what == "fire" and not state.late:
             state = state._replace(late=1)
             for node in state.nodes:
                 if node.machine is not None and node.holding > 0:
-                    state = self._tell(state, node.id, Fired(("seat", 0)), act, path)
+                    state = self.tell(state, node.id, Fired(("seat", 0)), act, path)
         if act.what == "release":
             state = held(state, {act.node: 1})
-        return super()._after(state, act, path)
+        return super().after(state, act, path)
 
 
 def held(state: State, what: dict[NodeId, int]) -> State:
