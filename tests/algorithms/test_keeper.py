@@ -59,6 +59,15 @@ def test_fifty_newcomers_at_once_make_nothing():
     assert result.generated == 1
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_newcomers_that_know_hardly_anybody_make_nothing(seed: int):
+    """Who only proposes a term was once followed as its keeper."""
+    views: dict[str, Any] = {"own_views": True, "known": 0.02, "late_s": 5.0}
+    result = run(nodes=2, op_s=5.0, delay_s=0.005, faults=(Batch(10.0, 50),), settle_s=400.0, seed=seed, **views)
+    assert broken(result) == []
+    assert result.generated == 1
+
+
 @pytest.mark.parametrize("seed", [1, 11, 20, 31, 34, 38, 43, 45, 46, 127, 141, 142])
 def test_what_the_nemesis_found_once(seed: int):
     """Each of these seeds broke a law of an earlier version: see the log of `softmutex/core/algorithms/keeper`."""

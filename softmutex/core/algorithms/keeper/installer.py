@@ -12,7 +12,8 @@ Silence says nothing: who is silent still counts. The naive way, to ask a sample
 each side of a cut; to make a token because nobody has it *now* makes a second one of a token that moves, so whoever
 reports promises to take none for a while.
 
-I1  Of one term, a node promises to one proposer only, and to none while it heard the keeper lately.
+I1  Of one term, a node promises to one proposer only, and to none while it heard the keeper lately. To propose a term
+    is not to keep in it: a proposer is followed when it says so.
 I2  A round counts answers that bear its number, each node once; majority is of the largest membership reported.
 """
 

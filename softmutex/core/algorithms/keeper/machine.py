@@ -201,11 +201,9 @@ class Keeper(Algorithm):
                 if desk.keeps:
                     self._office.unclaimed(ticket)
             case Propose():
-                if message.term < desk.term or (message.term == desk.term and sender < desk.keeper):
-                    desk.tell_keeper(sender)
+                if message.term < desk.term or (message.term == desk.term and sender != desk.keeper):
+                    desk.tell_keeper(sender)  # to propose a term is not to keep in it
                     return
-                if message.term == desk.term:
-                    self._follow(message.term, sender)
                 if self._installer.proposed(sender, message) and sender != desk.me:
                     self._waiter.freeze()
             case Report():
