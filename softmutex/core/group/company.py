@@ -81,11 +81,13 @@ class Company:
                     del self._at[peer.address]
         return gone
 
-    def move(self, peer: Peer, address: str) -> None:
-        if self._at.get(peer.address) is peer:
-            del self._at[peer.address]
+    def move(self, peer: Peer, address: str) -> str:
+        """The address at which nobody is known any more."""
+        left = peer.address if self._at.get(peer.address) is peer else ""
+        self._at.pop(left, None)
         peer.address = address
         self._at[address] = peer
+        return left
 
     def after(self, node: NodeId, count: int) -> list[NodeId]:
         """The next members in ascending order of ids, this node not among them."""

@@ -189,7 +189,9 @@ class Group:
             return self._newcomer(sender, source, now)
         peer.heard_at = now
         if peer.address != source:
-            self.company.move(peer, source)
+            left = self._shown.get(self.company.move(peer, source))
+            if left is not None and left.id != sender:  # its frames came by another's place: who is really there?
+                self._greet(left, now, at_leisure=True)
         self.suspicion.heard(sender, now)
         self.roll_call.heard(sender, now)
         return True
@@ -311,8 +313,7 @@ class Group:
         """... and the members that can be reached are told."""
         outcome = self.forget(id, now)
         told = [] if outcome is Forgetting.ALIVE else [node for node in self.peers if not self.is_silent(node)]
-        for node in told:
-            self.put(Send(node, Forget(0, 0, id)))
+        self.out.extend(Send(node, Forget(0, 0, id)) for node in told)
         return outcome
 
     # --- suspicion --------------------------------------------------------------------------------------------------
