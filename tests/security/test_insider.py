@@ -159,3 +159,28 @@ async def test_a_banned_member_that_keeps_all_its_secrets_has_no_effect_after_a_
         assert (len(waits) > 40, max(waits[3:]) < 1.0) == (True, True)
         await speaker.aclose()
         assert bad_address not in [peer.address for peer in a.peers()]
+
+
+@in_virtual_time
+async def test_a_flood_of_who_has_the_groups_key_takes_no_memory_and_keeps_nobody_from_a_turn(tmp_path: Path):
+    network, banned = MemoryNetwork(seed=3, delay=0.002), set()
+    async with (
+        member(network, tmp_path, "a", banned) as a,
+        member(network, tmp_path, "b", banned) as b,
+        Insider(network) as insider,
+    ):
+        await until(lambda: len(a.peers()) == len(b.peers()) == 1)
+        turns = Turns(a, b)
+        kinds = lies(a.id, b.id)
+        for number in range(3000):
+            name = b.id if number % 2 else 5000 + number  # and lives that nobody ever met
+            mutex, message = next(kinds)
+            insider.send(a.address, in_the_name_of(name, number, a.id, message, mutex))
+            if number % 500 == 0:
+                await asyncio.sleep(0.5)
+        await asyncio.sleep(2.0)
+        waits = await turns.stop()
+        assert (len(waits) > 40, max(waits) < 2.0) == (True, True)
+        assert [peer.name for peer in a.peers()] == ["b"]
+        assert a.statistics().mutexes == 1
+        assert a.statistics().dropped["unsigned"] > 1500
