@@ -19,7 +19,9 @@ W3  Who has asked at the gate is overtaken at collecting by nobody who asks ther
     come by the gate, takes one slot like anybody, and may overtake.
 W4  What is lost of a hold is lost of all of it. What is lost while it is collected is no loss: it is given back whole,
     for two that were let through the gate at once (a group that was cut) could each have what the other one lacks.
-W6  A slot that is free is found, also by who stands in the queue of a token that it has itself, and keeps.
+W6  A slot that is free is found, also by who stands in the queue of a token that it has itself, and keeps: it asks
+    anew. As soon as the token's home says where; that took over a minute once in some 60 crowds, while slots lay idle
+    (17 of 20 once). That is the home's to mend (`wandering/registrar.py`), and no deadlock of takers.
 W5  However it ends, at the gate, while collecting or held: nothing of it stays.
 """
 
