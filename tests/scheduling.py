@@ -26,9 +26,8 @@ from typing import Any, NamedTuple
 import pytest
 
 PURE, BESIDE, ALONE = "pure", "beside", "alone"
-ONE_RUNS_AND_THE_NEXT = 2
+ONE_RUNS_AND_THE_NEXT = 2  # in hand
 PURE_ROOMS = ("algorithms", "core", "group", "handover", "sim", "wandering", "wire")
-IN_HAND = 2  # one that runs, and the next
 
 
 def is_pure(nodeid: str) -> bool:
@@ -168,6 +167,8 @@ class Scheduling:
             for kind in (PURE,) if node in self._computing else (BESIDE, PURE):
                 while self._queues[kind] and len(self._in_hand[node]) < self._enough(kind):
                     self._give(node, self._queues[kind].popleft())
+                if self._queues[kind]:
+                    break  # whoever waits for processes takes nothing that computes while there are others
             if len(self._in_hand[node]) >= ONE_RUNS_AND_THE_NEXT:
                 return
             if not self._queues[ALONE] or node in self._computing or self._is_another_left(node):
@@ -192,8 +193,9 @@ class Scheduling:
 
     def _enough(self, kind: str) -> int:
         """In hand. Of what is over in no time some more, so that nobody waits for the next."""
-        left = len(self._queues[PURE]) // (8 * self._workers) if kind == PURE else 0
-        return max(ONE_RUNS_AND_THE_NEXT, min(left, 16))
+        if kind != PURE or self._places[self._queues[PURE][0][0]].is_slow:
+            return ONE_RUNS_AND_THE_NEXT
+        return max(ONE_RUNS_AND_THE_NEXT, min(len(self._queues[PURE]) // (8 * self._workers), 16))
 
     def _give(self, node: Any, unit: list[str]) -> None:
         self._in_hand[node] += unit

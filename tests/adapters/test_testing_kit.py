@@ -316,7 +316,7 @@ class Bound(MemoryTransport):
     [
         (MemoryTransport, set()),
         (Truncating, {"t2"}),
-        (Complaining, {"t1", "t3"}),
+        (Complaining, {"t1", "t3", "t9"}),
         (Limitless, {"t4"}),
         (Lingering, {"t3"}),
         (Anonymous, {"t5"}),

@@ -123,7 +123,8 @@ def test_a_member_of_another_group_with_another_key_is_a_stranger(tmp_path: Path
             {"transport": relay.transport(number), "membership": everybody, "key": str(tmp_path / name)}
             for number, name in enumerate(("ours", "ours", "theirs"))
         ]
-        with group(tmp_path, nodes) as workers:
+        # "proceed": by default a stranger that is told so does not begin alone (tests/security/test_hints.py)
+        with group(tmp_path, nodes, when_isolated="proceed") as workers:
             *ours, stranger = workers
             ours[0].enters("a")
             stranger.enters("b")  # another group, another mutex

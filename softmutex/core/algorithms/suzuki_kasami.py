@@ -7,7 +7,7 @@ more. So wishes are numbered, and the token tells up to which number it has serv
                                       nobody: the token stays, and using it again costs no message
 
 An entry costs n - 1 WISHes, a PRIVILEGE, a TOOK and at most a NOTED; or nothing. The authors' token has an entry for
-each member. Here it has the last 30 that were served and 32 that are not, and each node remembers those that it saw; a
+each member. Here it has the last 13 that were served and 32 that are not, and each node remembers those that it saw; a
 token that goes to one that wants it no more goes on, so this costs messages in large groups, and no more. Who is next
 is the next one by id: each waits for one round at most.
 
@@ -28,14 +28,14 @@ from softmutex.core.machine import Setup
 from softmutex.core.messages import Message
 
 QUEUED: Final = 32
-TOLD: Final = 30  # more would not fit a frame
+TOLD: Final = 13  # with certificates more would not fit a frame
 
 
 class Privilege(NamedTuple):
     """The token, with who wishes, is yours; these were served, the last of them last, up to these numbers."""
 
     token: Token
-    served: Annotated[tuple[Ticket, ...], "<=30"]
+    served: Annotated[tuple[Ticket, ...], "<=13"]
 
 
 class SuzukiKasami(OnDemand):

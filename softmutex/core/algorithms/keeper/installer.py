@@ -282,7 +282,8 @@ class Installer:
         """The epochs of all but the first ones count seconds since 1970, one more where two come in a second."""
         desk = self._desk
         best = desk.best.get(slot)
+        why = "the first one" if epoch else "none was reported"
         epoch = epoch or max(desk.now // SECOND, 2 if best is None else best.epoch + 1)
         token = Token(epoch, desk.now, desk.draw(), 0, slot)
-        desk.note(FactKind.GENERATED, token)
+        desk.note(FactKind.GENERATED, token, detail=why)
         return token
