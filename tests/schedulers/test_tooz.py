@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,19 @@ coordination = pytest.importorskip("tooz.coordination")
 ELECTIONS = [name for name in dir(tooz_tests.TestAPI) if "election" in name or "elected_as_leader" in name]
 LOCKS = [name for name in dir(tooz_tests.TestAPI) if name.startswith("test_") and "lock" in name]
 NOT_CLAIMED = {name for name in LOCKS if "shared" in name}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Some of tooz's tests do not stop what they start."""
+    make, made = coordination.get_coordinator, []
+    monkeypatch.setattr(
+        coordination, "get_coordinator", lambda *args, **more: made.append(make(*args, **more)) or made[-1]
+    )
+    yield
+    for coordinator in made:
+        with contextlib.suppress(tooz_tests.tooz.ToozError):  # it was not started, or is stopped
+            coordinator.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -53,6 +53,7 @@ from softmutex.core.events import (
 )
 from softmutex.core.handover import TIMER as HANDOVER
 from softmutex.core.handover import Handover, Passing
+from softmutex.core.laws import IN_ANY_WEATHER, Law, Weather, claim
 from softmutex.core.machine import Algorithm, Setup, View, WhenIsolated
 from softmutex.core.messages import Message, Offer
 
@@ -67,6 +68,10 @@ class Keeper(Algorithm):
     """The second generation of the default algorithm: a preview. See the package's header for its rules."""
 
     name: ClassVar[str] = "keeper"
+    laws: ClassVar = {
+        **IN_ANY_WEATHER,
+        **claim(Weather.ANY & ~Weather.CLOCKS, Law.ORDER),
+    }  # its epochs are seconds of clocks
     Options = KeeperOptions
     messages = MESSAGES
     slots_most = 8
