@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from softmutex_adapters.registry import enrolment, wire
 from softmutex_adapters.registry.store import INVITED
-from softmutex_adapters.registry.tokens import Tokens
+from softmutex_adapters.registry.tokens import Tokens, new_token
 
 from softmutex import Node
 from softmutex.runtime import keyfile
@@ -262,3 +262,10 @@ def test_what_cannot_work_says_why(tmp_path: Path):
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     run = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert (run.returncode, "which registry?" in run.stderr) == (64, True)
+
+
+def test_no_token_looks_like_a_flag(monkeypatch: pytest.MonkeyPatch):
+    """One of 64 would, and `softmutex identity enrol TOKEN` did not take it."""
+    drawn = iter(["-first", "--second", "third"])
+    monkeypatch.setattr("secrets.token_urlsafe", lambda _size: next(drawn))
+    assert new_token() == "third"

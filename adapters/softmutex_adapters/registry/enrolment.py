@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -29,7 +28,7 @@ from softmutex.runtime.identity import NAME_MAX
 from softmutex_adapters.registry.hub import Hub
 from softmutex_adapters.registry.routes import Answer, Refused, Route, read_body
 from softmutex_adapters.registry.store import ALONE, ENROLLED, INVITED, Entry
-from softmutex_adapters.registry.tokens import Right
+from softmutex_adapters.registry.tokens import Right, new_token
 
 IDENTITIES_MAX = 20_000  # of one group
 INVITATIONS_MAX = 1_000
@@ -117,7 +116,7 @@ class Enrolment:
         }
         if len(group.noted(INVITED)) - len(changes) >= INVITATIONS_MAX:
             raise Refused(503, f"there are {INVITATIONS_MAX} invitations, which is the limit", {"Retry-After": "30"})
-        invitation, until = secrets.token_urlsafe(24), int(self._wall_s() + for_s)
+        invitation, until = new_token(), int(self._wall_s() + for_s)
         changes[INVITED + mark_of(invitation)] = Entry(Member("invited", until, name), ALONE)
         await self._hub.change(parts["group"], changes)
         made = {"invitation": invitation, "mark": mark_of(invitation), "not_after": until}

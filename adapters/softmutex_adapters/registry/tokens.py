@@ -83,9 +83,16 @@ class Tokens:
         return max(fits, default=Right.NONE)
 
 
+def new_token() -> str:
+    """It can be given to a command: none begins as a flag does, which one of 64 would."""
+    while (token := secrets.token_urlsafe(24)).startswith("-"):
+        pass
+    return token
+
+
 def make_file(path: str) -> dict[str, str] | None:
     """A new file with a token for each right, which are returned, to be told once. None where there is one already."""
-    made = {name: secrets.token_urlsafe(24) for name in ("join", "read", "admin")}
+    made = {name: new_token() for name in ("join", "read", "admin")}
     with suppress(FileExistsError):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
