@@ -23,7 +23,7 @@ N4  Each kind of integer says, as `Annotated` metadata, how it travels (`wire.py
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from softmutex.core.messages import Message
@@ -79,6 +79,11 @@ class Token(NamedTuple):
     @property
     def key(self) -> tuple[Instant, int]:
         return (self.stamp, self.id)
+
+
+def escorted(token: Token, **changes: Any) -> Token:
+    """The same one, with that in its escort."""
+    return token._replace(escort=token.escort._replace(**changes))
 
 
 # --- events: what happened ------------------------------------------------------------------------------------------

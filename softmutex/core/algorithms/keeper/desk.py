@@ -1,35 +1,23 @@
-"""What all parts share: who I am, which keeper I follow, the best tokens I heard of, where effects and messages go.
-
-A node is often its own keeper. `post` therefore takes messages to oneself too: they wait in `inbox` and are handled
-before the current event ends, so that no rule has a second version for "and if it is me".
-"""
+"""What all parts share: who I am, which keeper I follow, the best tokens I heard of, and the outbox."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from softmutex.core.algorithms.keeper.messages import Keeps, Name
 from softmutex.core.events import (
     NOBODY,
     SECOND,
-    CancelTimer,
-    Duration,
-    Effect,
-    FactKind,
     Instant,
     NodeId,
-    Note,
-    Send,
-    SetTimer,
     Suspect,
-    TimerName,
     Token,
 )
 from softmutex.core.machine import Setup, WhenIsolated
-from softmutex.core.messages import Message
 from softmutex.core.options import Options, within
+from softmutex.core.outbox import Outbox
 from softmutex.core.patience import Patience
 from softmutex.core.routing import PrefixRing, key_of
 
@@ -58,22 +46,17 @@ def name_of(token: Token) -> Name:
     return Name(token.slot, token.epoch, token.stamp, token.id, token.hop)
 
 
-class Desk:
+class Desk(Outbox):
     __slots__ = (
         "_ring",
         "best",
         "former",
         "heard_at",
-        "inbox",
         "keeper",
         "leaving",
-        "me",
         "members",
-        "now",
-        "out",
         "patience",
         "place",
-        "rng",
         "silent",
         "slots",
         "term",
@@ -82,18 +65,14 @@ class Desk:
     )
 
     def __init__(self, setup: Setup) -> None:
-        self.me: NodeId = setup.me
+        super().__init__(setup)
         self.members: Sequence[NodeId] = setup.members
-        self.rng = setup.rng
         self.slots = setup.slots
         self.when_isolated: WhenIsolated = setup.when_isolated
         self.place = setup.place
         if "ring" not in setup.shared:
             setup.shared["ring"] = PrefixRing(setup.members)
         self._ring: PrefixRing = setup.shared["ring"]
-        self.now: Instant = 0
-        self.out: list[Effect] = []
-        self.inbox: list[Message] = []
         self.term = 0
         self.keeper: NodeId = NOBODY
         self.former: list[NodeId] = []  # who kept before, and whoever took its place has not said so yet
@@ -106,28 +85,9 @@ class Desk:
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
-    def post(self, to: NodeId, message: Message) -> None:
-        if to == self.me:
-            self.inbox.append(message)
-        elif to != NOBODY:
-            self.out.append(Send(to, message))
-
-    def timer(self, name: TimerName, at: Instant) -> None:
-        self.out.append(SetTimer(name, max(at, self.now + 1)))  # a clock of another rate may round `now` to the past
-
-    def cancel(self, name: TimerName) -> None:
-        self.out.append(CancelTimer(name))
-
-    def note(self, kind: FactKind, token: Token | None = None, peer: NodeId = NOBODY, detail: str = "") -> None:
-        self.out.append(Note(kind, token, peer, detail))
-
     def suspect(self, node: NodeId) -> None:
         if node not in (NOBODY, self.me):
             self.out.append(Suspect(node))
-
-    def jitter(self, span: Duration) -> Duration:
-        """75 to 125 % of it: what many nodes start at once must not come back at once."""
-        return round(span * (0.75 + self.rng.random() / 2))
 
     def draw(self) -> int:
         return 1 + int(self.rng.random() * (1 << 53))
@@ -180,7 +140,3 @@ class Desk:
         """The one that replaced it, if one did."""
         known = self.best.get(name.slot)
         return known if known is not None and rank(known) > rank(name) else None
-
-
-def escorted(token: Token, **changes: Any) -> Token:
-    return token._replace(escort=token.escort._replace(**changes))

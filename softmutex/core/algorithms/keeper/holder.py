@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from softmutex.core.algorithms.keeper.desk import Desk, KeeperOptions, escorted, name_of, rank
+from softmutex.core.algorithms.keeper.desk import Desk, KeeperOptions, name_of, rank
 from softmutex.core.algorithms.keeper.ledger import Ledger
 from softmutex.core.algorithms.keeper.messages import Beat, Fed, Lease, Name, Unclaimed
 from softmutex.core.algorithms.keeper.waiter import Waiter
@@ -36,6 +36,7 @@ from softmutex.core.events import (
     RequestId,
     Ticket,
     Token,
+    escorted,
     from_seconds,
 )
 from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Taken

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from softmutex.core.algorithms.wandering.desk import escorted
 from softmutex.core.algorithms.wandering.messages import Queued
 from softmutex.core.algorithms.wandering.settings import PATIENCE, QUEUE
-from softmutex.core.events import NOBODY, SECOND, Duration, Instant, NodeId, RequestId, Ticket, Token
+from softmutex.core.events import NOBODY, SECOND, Duration, Instant, NodeId, RequestId, Ticket, Token, escorted
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering

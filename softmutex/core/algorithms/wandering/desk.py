@@ -1,14 +1,10 @@
-"""What all parts of the wandering token share: who I am, what I know, and where effects and messages go.
-
-A node is often its own home. `post` therefore takes messages to oneself too: they wait in `inbox` and are handled
-before the current event ends, so that no rule has a second version for "and if it is me".
-"""
+"""What all parts of the wandering token share: who I am, what I know, and the outbox."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from softmutex.core.algorithms.wandering.messages import Place
 from softmutex.core.algorithms.wandering.settings import (
@@ -24,22 +20,15 @@ from softmutex.core.algorithms.wandering.settings import (
 from softmutex.core.events import (
     NOBODY,
     SECOND,
-    CancelTimer,
     Duration,
-    Effect,
-    FactKind,
     Instant,
     NodeId,
-    Note,
-    Send,
-    SetTimer,
     Suspect,
     Ticket,
-    TimerName,
     Token,
 )
 from softmutex.core.machine import Setup
-from softmutex.core.messages import Message
+from softmutex.core.outbox import Outbox
 
 SUSPECTS: Final = 16
 GONE: Final = 256
@@ -60,11 +49,7 @@ def place_of(token: Token, holder: NodeId) -> Place:
     return Place(token.slot, token.epoch, token.stamp, token.id, token.hop, holder)
 
 
-def escorted(token: Token, **changes: Any) -> Token:
-    return token._replace(escort=token.escort._replace(**changes))
-
-
-class Desk:
+class Desk(Outbox):
     __slots__ = (
         "_deviation",
         "_round_trip",
@@ -72,16 +57,11 @@ class Desk:
         "fingerprint",
         "gone",
         "heard",
-        "inbox",
         "learned_at",
         "learned_from",
         "least",
-        "me",
         "members",
-        "now",
         "options",
-        "out",
-        "rng",
         "rto",
         "silent",
         "suspects",
@@ -89,15 +69,11 @@ class Desk:
     )
 
     def __init__(self, setup: Setup, options: Switches) -> None:
-        self.me: NodeId = setup.me
+        super().__init__(setup)
         self.members: Sequence[NodeId] = setup.members
-        self.rng = setup.rng
         self.options = options
         self.least = least_interval(options, setup.timing)
         self.fingerprint = fingerprint(options, setup.timing)
-        self.now: Instant = 0
-        self.out: list[Effect] = []
-        self.inbox: list[Message] = []
         self.best: dict[int, Place] = {}  # the best sighting of each slot
         self.learned_at: dict[int, Instant] = {}  # when this node heard of it
         self.learned_from: dict[int, NodeId] = {}  # ... and who said so
@@ -111,25 +87,6 @@ class Desk:
         self._deviation: Duration = 0
 
     # --- effects -----------------------------------------------------------------------------------------------------
-
-    def post(self, to: NodeId, message: Message) -> None:
-        if to == self.me:
-            self.inbox.append(message)
-        elif to != NOBODY:
-            self.out.append(Send(to, message))
-
-    def timer(self, name: TimerName, at: Instant) -> None:
-        self.out.append(SetTimer(name, max(at, self.now + 1)))  # a clock of another rate may round `now` to the past
-
-    def cancel(self, name: TimerName) -> None:
-        self.out.append(CancelTimer(name))
-
-    def note(self, kind: FactKind, token: Token | None = None, peer: NodeId = NOBODY, detail: str = "") -> None:
-        self.out.append(Note(kind, token, peer, detail))
-
-    def jitter(self, span: Duration) -> Duration:
-        """75 to 125 % of it: what many nodes start at once must not come back at once."""
-        return round(span * (0.75 + self.rng.random() / 2))
 
     # --- who is there ------------------------------------------------------------------------------------------------
 

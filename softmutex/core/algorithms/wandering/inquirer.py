@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.ballots import Ballots
-from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of, rank, same_token
+from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
 from softmutex.core.algorithms.wandering.inquiry import Inquiry
 from softmutex.core.algorithms.wandering.messages import Place, Presence, Probe, Sight
 from softmutex.core.algorithms.wandering.settings import (
@@ -42,6 +42,7 @@ from softmutex.core.events import (
     Instant,
     LostReason,
     NodeId,
+    escorted,
     from_seconds,
 )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from softmutex.core.algorithms.wandering.ahead import Ahead
-from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of
+from softmutex.core.algorithms.wandering.desk import Desk, place_of
 from softmutex.core.algorithms.wandering.ghosts import Ghosts
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
 from softmutex.core.algorithms.wandering.ledger import Ledger
@@ -58,6 +58,7 @@ from softmutex.core.events import (
     TimerName,
     Token,
     Withdrawn,
+    escorted,
     from_seconds,
 )
 from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Passing, Taken

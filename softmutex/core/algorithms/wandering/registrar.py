@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of, rank, same_token
+from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
 from softmutex.core.algorithms.wandering.messages import (
     Bequest,
     Feed,
@@ -42,7 +42,7 @@ from softmutex.core.algorithms.wandering.settings import (
     SECOND_EXTRA,
     SLACK,
 )
-from softmutex.core.events import NOBODY, Duration, Instant, NodeId, RequestId, Ticket, Token
+from softmutex.core.events import NOBODY, Duration, Instant, NodeId, RequestId, Ticket, Token, escorted
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering

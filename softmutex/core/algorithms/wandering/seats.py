@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of
+from softmutex.core.algorithms.wandering.desk import Desk, place_of
 from softmutex.core.algorithms.wandering.invitations import Invitations
 from softmutex.core.algorithms.wandering.ledger import Visit
 from softmutex.core.algorithms.wandering.messages import Bequest, Place, Presence, Queued
@@ -40,6 +40,7 @@ from softmutex.core.events import (
     RequestId,
     Ticket,
     Token,
+    escorted,
     from_seconds,
 )
 from softmutex.core.handover import Handover

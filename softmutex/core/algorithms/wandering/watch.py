@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from softmutex.core.algorithms.wandering.desk import Desk, escorted, place_of
+from softmutex.core.algorithms.wandering.desk import Desk, place_of
 from softmutex.core.algorithms.wandering.messages import Heard, Seen
 from softmutex.core.algorithms.wandering.settings import (
     BEAT,
@@ -32,7 +32,7 @@ from softmutex.core.algorithms.wandering.settings import (
     SLACK,
     SLACK_MOST,
 )
-from softmutex.core.events import NOBODY, Duration, NodeId
+from softmutex.core.events import NOBODY, Duration, NodeId, escorted
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
