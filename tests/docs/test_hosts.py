@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,16 @@ SCRIPTS = sorted((Path(__file__).parent / "hosts").glob("*.txt"))
 FIRST = ("hosts",)  # the others take their time
 NAMES = ("a", "b", "c")
 PATIENCE_S = 60.0
-ENTER = 'for each in etc run tmp; do mount --bind "$0/$each" "/$each"; done; cd /tmp; . ./exported; eval "$1"'
+OWN = ("etc", "run", "tmp")
+# What the program runs from is seen as it is, also where it lies in a place of which each host has its own.
+SEEN = [path for path in (Path(sys.prefix), ROOT) if path.parts[1] in OWN]
+ENTER = "\n".join(
+    [
+        *(f'mount --bind {shlex.quote(str(path))} "$0"{shlex.quote(str(path))}' for path in SEEN),
+        *(f'mount --rbind "$0/{each}" /{each}' for each in OWN),
+        'cd /tmp; . ./exported; eval "$1"',
+    ]
+)
 
 pytestmark = [pytest.mark.needs("netns"), pytest.mark.house]
 
@@ -43,8 +53,8 @@ class Host:
         self.name, self.place = NAMES[number - 1], place
         self._prefix = net.prefix(number)
         shutil.copytree("/etc", place / "etc", symlinks=True, ignore_dangling_symlinks=True)
-        for name in ("run", "tmp"):
-            (place / name).mkdir(parents=True)
+        for name in ("run", "tmp", *(path.relative_to("/") for path in SEEN)):
+            (place / name).mkdir(parents=True, exist_ok=True)
         lines = [f"10.77.0.{each} {name}.lab {name}" for each, name in enumerate(NAMES, 1)]
         (place / "etc" / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
         (place / "tmp" / "exported").touch()
