@@ -79,9 +79,17 @@ async def fetch(client: aioftp.Client, path: PurePosixPath, size: int, target: P
                     out.write(block)
                     bar.add(len(block))
                     hold.touch()  # progress: the max_hold of the mutex, if it has one, begins anew
+                    end_if_cancelled()
         if part.stat().st_size != size:
             raise ConnectionError(f"{path.name} ended early")
         part.rename(target)
+
+
+def end_if_cancelled() -> None:
+    """aioftp reads by `asyncio.wait_for`, which in Python 3.11 forgets a cancellation where a block comes just then."""
+    task = asyncio.current_task()
+    if task and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def one_turn(arguments: argparse.Namespace, wait_s: float) -> None:

@@ -1,14 +1,17 @@
 """examples/ftp_throttler against a real FTP server: they take turns, keep a deadline, go on where they broke off."""
 
+import asyncio
 import os
 import re
+import runpy
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +21,8 @@ from softmutex_adapters.demo.plan import Plan
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ftp_throttler"
 SCRIPT = str(EXAMPLES / "subscriber.sh")
 PATIENCE_S = 100.0
-SIZE, MBIT_S, DEADLINE_S = 4_000_000, 8, 1.2  # it takes 4 s; room for a slow login before the deadline, and after it
+# It would take 16 s, so that the deadline comes in the midst of it, however slow the login; the next run is over soon.
+SIZE, MBIT_S, DEADLINE_S, LATER_MBIT_S = 4_000_000, 2, 3.0, 400
 PYTHON = [["subscriber.py"], ["subscriber_sync.py"]]
 
 
@@ -106,13 +110,39 @@ def test_what_a_deadline_broke_off_is_resumed_by_the_next_run(tmp_path: Path, wo
         code, said = ends(server.subscribe(incoming, [*words, "--deadline", str(DEADLINE_S)]))
         assert code == 75, said
         assert "not this time" in said
-        came = (incoming / "image.bin.part").stat().st_size
-        assert 0 < came < SIZE
+    came = (incoming / "image.bin.part").stat().st_size
+    assert 0 < came < SIZE
+    with serving(tmp_path, mbit_s=LATER_MBIT_S) as server:
         code, said = ends(server.subscribe(incoming, words))
     assert code == 0, said
     assert f"went on at {came / SIZE:.0%}" in said
     assert [path.name for path in incoming.iterdir()] == ["image.bin"]
     assert (incoming / "image.bin").read_bytes() == content
+
+
+async def test_a_deadline_that_comes_with_a_block_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`asyncio.wait_for` of Python 3.11 gives the block back, and forgets that it was cancelled."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    subscriber = runpy.run_path(str(EXAMPLES / "subscriber.py"))
+
+    class Stream:
+        async def iter_by_block(self, size: int) -> AsyncIterator[bytes]:
+            for seconds in (3600, 0, 0):
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(seconds)
+                yield b"x"
+
+    @asynccontextmanager
+    async def download_stream(path: object, offset: int) -> AsyncIterator[Stream]:
+        yield Stream()
+
+    client, hold = SimpleNamespace(download_stream=download_stream), SimpleNamespace(touch=lambda: None)
+    target = tmp_path / "image.bin"
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await subscriber["fetch"](client, Path("image.bin"), 3, target, hold, subscriber["Link"]())
+    assert [path.name for path in tmp_path.iterdir()] == ["image.bin.part"]
+    assert (tmp_path / "image.bin.part").read_bytes() == b"x"
 
 
 @pytest.mark.needs("lftp", "curl")
@@ -124,8 +154,9 @@ def test_the_script_for_a_crontab_keeps_its_deadline_and_resumes(tmp_path: Path,
         server.environ["DEADLINE"] = f"{DEADLINE_S}s"
         code, said = ends(server.subscribe(incoming, ["subscriber.sh"], server.url + name))
         assert code == 124, said  # timeout's
-        came = sum(path.stat().st_size for path in incoming.iterdir())
-        assert came < SIZE
+    came = sum(path.stat().st_size for path in incoming.iterdir())
+    assert came < SIZE
+    with serving(tmp_path, mbit_s=LATER_MBIT_S) as server:
         server.environ["DEADLINE"] = "1m"
         code, said = ends(server.subscribe(incoming, ["subscriber.sh"], server.url + name))
     assert code == 0, said
