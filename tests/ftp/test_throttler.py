@@ -191,6 +191,34 @@ def test_a_server_that_is_away_costs_nobody_a_file(tmp_path: Path, words: list[s
     assert [(incoming / "image.bin").read_bytes() == content for incoming in own] == [True] * subscribers
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("words", PYTHON, ids=lambda words: words[0])
+def test_a_server_that_stops_in_the_middle_of_a_file_and_comes_back_costs_nobody_a_file(
+    tmp_path: Path, words: list[str]
+):
+    """All ask again and again meanwhile, and who had a part of it goes on there."""
+    content, subscribers = os.urandom(SIZE // 4), 4
+    own = [tmp_path / f"incoming-{number}" for number in range(subscribers)]
+    with ExitStack() as files:
+        said = [files.enter_context((tmp_path / f"said-{number}").open("w+")) for number in range(subscribers)]
+        with serving(tmp_path, mbit_s=MBIT_S) as server:
+            (server.served / "image.bin").write_bytes(content)
+            running = [
+                server.subscribe(at, [*words, "--slots", "1"], out=out) for at, out in zip(own, said, strict=True)
+            ]
+            files.callback(lambda: [subscriber.kill() for subscriber in running])
+            parts = [incoming / "image.bin.part" for incoming in own]
+            wait_until(lambda: any(part.exists() and part.stat().st_size for part in parts), "nobody begins")
+        asks = lambda number: (tmp_path / f"said-{number}").read_text().count("asking for a turn again")  # noqa: E731
+        over = sum((incoming / "image.bin").exists() for incoming in own)
+        wait_until(lambda: sum(asks(n) >= 2 for n in range(subscribers)) + over == subscribers, "not all ask again")
+        with serving(tmp_path, mbit_s=MBIT_S, port=int(server.url.rstrip("/").rsplit(":", 1)[1])):
+            assert [subscriber.wait(PATIENCE_S) for subscriber in running] == [0] * subscribers
+    told = "".join((tmp_path / f"said-{number}").read_text() for number in range(subscribers))
+    assert "went on at" in told, told
+    assert [(incoming / "image.bin").read_bytes() == content for incoming in own] == [True] * subscribers
+
+
 @pytest.mark.needs("lftp", "curl")
 @pytest.mark.parametrize(
     ("words", "path"),

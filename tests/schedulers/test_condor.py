@@ -120,7 +120,8 @@ def test_both_spellings_of_ads_are_read(text: str):
 
 def test_where_no_mutex_is_named_it_is_that_of_the_host():
     assert wanted("smftp://ftp.example/pub/x").mutex == "ftp.example"
-    assert wanted("smftp://ftp.example/pub/x?mutex=nightly&slots=2&timeout=1h") == ("nightly", 2, 3600.0)
+    assert wanted("smftp://ftp.example/pub/x?mutex=nightly&slots=2&timeout=1h") == ("nightly", 2, 3600.0, None)
+    assert wanted("smftp://ftp.example/pub/x?slots=10&weight=3") == ("ftp.example", 10, None, 3)
 
 
 def test_files_come_whole_and_the_ads_say_so(tmp_path: Path, served: Path, ftp: str, environ: dict[str, str]):

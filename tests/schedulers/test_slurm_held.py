@@ -306,6 +306,24 @@ def test_after_the_whole_host_was_lost_the_running_job_comes_first(site: SlurmSi
         stop(releaser)
 
 
+def test_jobs_that_take_several_slots_come_in_as_long_as_they_fit(site: SlurmSite, log: Path):
+    releaser = start_releaser(site.cluster, "--slots", "transfers=3")
+    try:
+        heavy, light = site.submit(0, 600.0, weight=2), site.submit(1, 600.0, weight=1)
+        wait_until(lambda: have_come(log) == 2, "a slot is free, and the second waits")
+        last, never = site.submit(0, 0.1, weight=2), site.submit(1, 0.1, weight=4)
+        wait_until(lambda: "never fits into 3" in comment(site, never), "it is not told")
+        assert waits(site, last)
+        queue = site.cluster.run(SOFTMUTEX, "slurm", "queue")
+        assert queue.count("takes 2 slots") == 2, queue
+        may_end(log).touch()
+        wait_until(lambda: all(map(site.outcome, (heavy, light, last))), "they do not end")
+        assert len(visits(log)) == 3
+        site.close()
+    finally:
+        stop(releaser)
+
+
 def test_a_controller_that_restarts_costs_no_turn(released: SlurmSite, log: Path):
     first, second = released.submit(0, 600.0), released.submit(1, 0.1)
     wait_until(lambda: is_in(log), "the first did not begin")

@@ -136,6 +136,9 @@ REFUSED = {
     "a setting twice": "softmutex=transfers:timeout=1s:timeout=2s",
     "somebody's turn": "softmutex=transfers:by=slurm-test-host-1",
     "a beginning": "softmutex=transfers:begin=1",
+    "no weight": "softmutex=transfers:weight=0",
+    "a weight with a sign": "softmutex=transfers:weight=+3",
+    "a weight twice": "softmutex=transfers:weight=2:weight=3",
     "a line end": "softmutex=transfers words\nmore",
     "a quote": "softmutex=trans'fers",
 }
@@ -143,6 +146,7 @@ TAKEN = {
     "softmutex=transfers": "softmutex=transfers",
     "softmutex=transfers:timeout=1h30m": "softmutex=transfers:timeout=1h30m",
     "softmutex=transfers:timeout=0.5": "softmutex=transfers:timeout=0.5",
+    "softmutex=transfers:weight=3:timeout=2h words": "softmutex=transfers:timeout=2h:weight=3",
     "softmutex=a.b_c@d+e-f project 7 (softmutex=2)": "softmutex=a.b_c@d+e-f",
 }
 

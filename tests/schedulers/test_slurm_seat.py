@@ -26,14 +26,15 @@ class Table:
         self.jobs: dict[str, Job] = {}
         self.seen: list[str] = []
         self.put_off_at: list[float] = []
+        self.told: dict[str, str] = {}
         self.refuses_to_put_off = False
         self.is_away = False
         for name in ("queue", "look_at", "let_go", "put_off", "unchain", "keep_by", "say", "cancel"):
             monkeypatch.setattr(jobs, name, getattr(self, name))
 
-    def submit(self, number: int) -> None:
-        id = str(number)
-        self.jobs[id] = Job(id, frozenset({"PENDING"}), "BeginTime", Wish("link"), begins_s=TURN_S, row=id)
+    def submit(self, number: int, weight: int | None = None) -> None:
+        id, wish = str(number), Wish("link", weight=weight)
+        self.jobs[id] = Job(id, frozenset({"PENDING"}), "BeginTime", wish, begins_s=TURN_S, row=id)
 
     def runs(self, number: int) -> bool:
         job = self.jobs.get(str(number))
@@ -70,7 +71,7 @@ class Table:
             raise SlurmFailed("no longer pending")
         self.seen.append(f"{job.id} is put off")
         self.put_off_at.append(asyncio.get_running_loop().time())
-        self.jobs[job.id] = self.jobs[job.id]._replace(begins_s=TURN_S, wish=Wish("link"), dependency="")
+        self.jobs[job.id] = self.jobs[job.id]._replace(begins_s=TURN_S, wish=job.wish._replace(by=""), dependency="")
 
     async def unchain(self, job: Job) -> None:
         self.seen.append(f"{job.id} is unchained")
@@ -78,7 +79,8 @@ class Table:
     async def keep_by(self, job: Job, by: str) -> None:
         self.seen.append(f"{job.id} is kept")
 
-    async def say(self, job: Job, words: str) -> None: ...
+    async def say(self, job: Job, words: str) -> None:
+        self.told[job.id] = words
 
     async def cancel(self, job: Job) -> None:
         del self.jobs[job.id]
@@ -103,9 +105,9 @@ def member(name: str) -> Node:
 
 
 @asynccontextmanager
-async def working(node: Node) -> AsyncIterator[Releaser]:
+async def working(node: Node, slots: int = 1) -> AsyncIterator[Releaser]:
     async with node:
-        works = Releaser(node, {})
+        works = Releaser(node, {"link": slots})
         task = asyncio.create_task(works.run("here"))
         try:
             yield works
@@ -193,6 +195,39 @@ async def test_a_controller_that_is_away_costs_no_turn_but_a_releaser_that_ends_
             pass
 
 
+async def test_jobs_of_several_slots_never_take_more_than_there_are_and_come_in_in_the_order_of_all(
+    no_leaks: Any, table: Table
+):
+    weights = [2, 2, None, 3, 1, 1]
+    for number, weight in enumerate(weights, start=1):
+        table.submit(number, weight)
+    most, started = 0, list[int]()
+    async with working(member("releaser"), slots=3):
+        for _ in weights:
+            await until(lambda: any(table.runs(number + 1) for number in range(len(weights))), "nobody runs")
+            inside = [number + 1 for number in range(len(weights)) if table.runs(number + 1)]
+            most = max(most, sum(weights[number - 1] or 1 for number in inside))
+            table.end(inside[0])
+        await until(lambda: not table.jobs, "not all had their turns")
+    started = [int(each.split()[0]) for each in table.seen if each.endswith("starts")]
+    assert most <= 3
+    assert started[:4] == [1, 2, 3, 4], "a light one overtook a heavy one"
+    assert sorted(started) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_two_jobs_that_fit_together_run_together_and_one_that_never_fits_is_told_so(no_leaks: Any, table: Table):
+    table.submit(1, 2)
+    table.submit(2, 4)
+    table.submit(3, 1)
+    async with working(member("releaser"), slots=3):
+        await until(lambda: table.runs(1) and table.runs(3), "a slot is free, and nobody takes it")
+        await until(lambda: "2" in table.told, "it is not told")
+        assert table.told["2"] == "weight 4 never fits into 3"
+        for number in (1, 3):
+            table.end(number)
+        del table.jobs["2"]
+
+
 # --- what squeue says -------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +306,7 @@ async def test_nothing_but_a_job_is_ever_named_to_slurm(job: str):
 
 def test_a_user_says_only_what_a_user_may_say():
     assert read_wish("softmutex=link:timeout=90 words", ("timeout",)) == Wish("link", 90.0)
+    assert read_wish("softmutex=link:weight=3:timeout=90").mark() == "softmutex=link:timeout=90:weight=3"
     for comment in ("softmutex=link:by=slurm-a-1", "softmutex=link:begin=5"):
         with pytest.raises(ConfigError):
             read_wish(comment, ("timeout",))

@@ -43,7 +43,7 @@ SupportedMethods = "{",".join(METHODS)}"
 SILENCE_S: Final = 60.0  # a server that says nothing for so long is gone
 TRIES: Final = 3
 BLOCK: Final = 1 << 18
-OURS: Final = ("mutex", "slots", "timeout")  # in the query of a URL
+OURS: Final = ("mutex", "slots", "weight", "timeout")  # in the query of a URL
 
 
 class File(NamedTuple):
@@ -57,6 +57,7 @@ class Wanted(NamedTuple):
     mutex: str
     slots: int
     timeout_s: float | None
+    weight: int | None
 
 
 class Went(NamedTuple):
@@ -115,7 +116,8 @@ def wanted(url: str) -> Wanted:
     query = dict(parse_qsl(parts.query))
     try:
         timeout_s = duration_s(query["timeout"]) if "timeout" in query else None
-        return Wanted(query.get("mutex", parts.hostname), count(query.get("slots", "1")), timeout_s)
+        weight = count(query["weight"]) if "weight" in query else None
+        return Wanted(query.get("mutex", parts.hostname), count(query.get("slots", "1")), timeout_s, weight)
     except ValueError as error:
         raise ConfigError(f"{url!r}: {error}") from None
 
@@ -130,7 +132,7 @@ def transfer_all(files: list[File], upload: bool) -> Iterator[Went]:
             yield Went(file, str(error), 0, time.time(), time.time())
     for turn, its_files in turns.items():
         try:
-            with sync.SoftMutex(turn.mutex, slots=turn.slots, timeout=turn.timeout_s):
+            with sync.SoftMutex(turn.mutex, slots=turn.slots, timeout=turn.timeout_s, weight=turn.weight):
                 for file in its_files:
                     yield transfer(file, upload)
         except (AcquireTimeout, SoftMutexError) as error:

@@ -1,7 +1,7 @@
 -- Slurm: a job that asks for a soft mutex waits until it is its turn. `softmutex slurm release` lets it go then.
 --
 --   #SBATCH --comment=softmutex=nightly-ftp                        in the job's script
---   #SBATCH --comment="softmutex=nightly-ftp:timeout=2h project 7"
+--   #SBATCH --comment="softmutex=nightly-ftp:timeout=2h:weight=3 project 7"
 --
 -- Install: JobSubmitPlugins=lua in slurm.conf, this file beside it, `scontrol reconfigure`. A site that has a
 -- job_submit.lua keeps it, and calls softmutex_submit and softmutex_modify where its own functions begin.
@@ -18,7 +18,7 @@ local ADMINS = {}
 local TURN = 4102444800 -- 2100-01-01; the releaser has the same number
 local MARK = "softmutex="
 local NO_VAL = 4294967294
-local HOW = "softmutex: write --comment=softmutex=NAME or --comment=softmutex=NAME:timeout=2h, then a space if more follows"
+local HOW = "softmutex: write --comment=softmutex=NAME or --comment=softmutex=NAME:timeout=2h:weight=3, then a space if more follows"
 
 local function slurm_user()
    local file = io.open("/proc/self/status")
@@ -54,16 +54,24 @@ local function read(comment)
    local name, settings = string.match(asked, "^(%w[%w._@+-]*)(.*)$")
    if not name or #name > 64 then return nil, "a mutex is named by up to 64 of the characters A-Z a-z 0-9 . _ @ + -" end
    if NAMES and not NAMES[name] then return nil, "there is no mutex '" .. name .. "' here" end
-   local timeout
+   local timeout, weight
    while settings ~= "" do
       local key, value, after = string.match(settings, "^:(%w+)=([%w.]+)(.*)$")
       if not key then return nil, "'" .. settings .. "' is no setting" end
-      if key ~= "timeout" then return nil, "there is no setting '" .. key .. "', only timeout" end
-      if timeout then return nil, "timeout is said twice" end
-      if not is_duration(value) then return nil, "timeout=" .. value .. " is no time: 90, 30m, 1h30m" end
-      timeout, settings = value, after
+      if key == "timeout" then
+         if timeout then return nil, "timeout is said twice" end
+         if not is_duration(value) then return nil, "timeout=" .. value .. " is no time: 90, 30m, 1h30m" end
+         timeout = value
+      elseif key == "weight" then
+         if weight then return nil, "weight is said twice" end
+         if not string.find(value, "^[1-9]%d?%d?%d?$") then return nil, "weight=" .. value .. " is no number of slots" end
+         weight = value
+      else
+         return nil, "there is no setting '" .. key .. "', only timeout and weight"
+      end
+      settings = after
    end
-   return MARK .. name .. (timeout and ":timeout=" .. timeout or "")
+   return MARK .. name .. (timeout and ":timeout=" .. timeout or "") .. (weight and ":weight=" .. weight or "")
 end
 
 function softmutex_submit(job, uid)

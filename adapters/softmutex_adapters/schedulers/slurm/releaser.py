@@ -14,6 +14,8 @@ S1  A job is let go only with its mutex in hand, and the mutex is held until the
 S2  A job that runs and for which no live releaser holds the mutex (it was killed; an administrator started the job by
     hand) gets it before any other is let go.
 S3  Only what waits for its turn is let go: no hold of a user's or an administrator's is ever released.
+S4  Jobs that take several slots (`weight`) come in in the order of all: none is let go before one that came earlier and
+    takes another number, as long as that one could start.
 L1  A job that could not start if it was let go is passed over. One that was let go and does not start, at once for a
     reason that will not pass by itself, else in `start_within_s`, waits again and others come first; so does one that
     was requeued. It is tried again after LATER_S, twice as long each time, up to LATER_MOST_S.
@@ -55,27 +57,33 @@ class Line:
         self.loose: list[Job] = []  # they run, and nobody holds the mutex for them
         self.waiting: list[Job] = []  # could start, in order
         self.seats: dict[Seat, asyncio.Task[None]] = {}
+        self._is_weighted = False  # some take several slots: then all say how many, and come in by turn
 
-    @property
-    def has_work(self) -> bool:
-        return bool(self.loose or self.waiting)
+    def wants(self, weight: int | None) -> bool:
+        return any(self.weight_of(job) == weight for job in (*self.loose, *self.waiting))
 
-    def take(self) -> Job | None:
-        """Whoever comes next. S2"""
-        for those in (self.loose, self.waiting):
-            if those:
-                return those.pop(0)
-        return None
+    def take(self, weight: int | None) -> Job | None:
+        """Whoever comes next, where that one takes so many slots. S2, S4"""
+        those = self.loose or self.waiting
+        return those.pop(0) if those and self.weight_of(those[0]) == weight else None
+
+    def weight_of(self, job: Job) -> int | None:
+        return min(job.wish.weight or 1, self.slots) if self._is_weighted else None
 
     def fill(self, releaser: Releaser) -> None:
-        """As many seats as there are jobs that could use them."""
+        """As many seats as there are jobs that could use them, each for as many slots as its job takes. They ask in the
+        order of the jobs."""
+        those = [*self.loose, *self.waiting]
+        self._is_weighted = self._is_weighted or any(job.wish.weight is not None for job in those)
         idle = [seat for seat in self.seats if seat.job is None]
-        busy = len(self.seats) - len(idle)
-        wanted = min(self.slots, busy + len(self.loose) + len(self.waiting))
-        for seat in idle[: max(0, len(self.seats) - wanted)]:
-            self.seats.pop(seat).cancel()
-        for _ in range(wanted - len(self.seats)):
-            seat = Seat(releaser, self)
+        wanted = [self.weight_of(job) for job in those[: max(0, self.slots - len(self.seats) + len(idle))]]
+        for seat in idle:
+            if seat.weight in wanted:
+                wanted.remove(seat.weight)
+            else:
+                self.seats.pop(seat).cancel()
+        for weight in wanted:
+            seat = Seat(releaser, self, weight)
             self.seats[seat] = asyncio.create_task(self._run(seat), name=f"a seat of {self.mutex}")
 
     async def _run(self, seat: Seat) -> None:
@@ -194,6 +202,11 @@ class Releaser:
             self._since_s.setdefault(array, since_s)
         if self.is_late(job):
             to_do.append((job, self.cancel(job)))
+        elif (job.wish.weight or 1) > line.slots:
+            self._places.sees(job, f"weight {job.wish.weight} never fits into {line.slots}")
+            self._say_once(
+                f"job {job.id} is passed over: weight {job.wish.weight}, and {line.mutex} has {line.slots} slots"
+            )
         elif self._again_s.get(job.id, (0.0, 0.0))[0] > now_s:
             self._places.sees(job, "could not start, is tried again")
         else:

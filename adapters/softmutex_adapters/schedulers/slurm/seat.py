@@ -34,9 +34,10 @@ log = logger("slurm")
 
 
 class Seat:
-    def __init__(self, releaser: Releaser, line: Line) -> None:
+    def __init__(self, releaser: Releaser, line: Line, weight: int | None = None) -> None:
         self._releaser = releaser
         self._line = line
+        self.weight = weight  # how many slots it holds for a job; None: one, without a word about it
         self.job: Job | None = None
         self.next: Job | None = None  # let go, and chained to the end of `job`
         self._held_since_s = 0.0
@@ -44,15 +45,20 @@ class Seat:
     async def run(self) -> None:
         """As long as there is work."""
         line = self._line
-        mutex = self._releaser.node.mutex(line.mutex, slots=line.slots)
+        mutex = self._releaser.node.mutex(line.mutex, slots=line.slots, weight=self.weight)
         try:
-            while line.has_work and not self._releaser.is_ending.is_set():
+            while line.wants(self.weight) and not self._releaser.is_ending.is_set():
                 async with mutex as hold:
                     self._held_since_s = time.monotonic()
-                    self.job = line.take()
+                    self.job = line.take(self.weight)
+                    if self.job is None:  # somebody else is next by now, and is given a seat at the next look
+                        return
                     while self.job is not None:
                         await self._serve(self.job, hold)
-                        self.job, self.next = self.next or (line.take() if self._may_go_on(hold) else None), None
+                        self.job, self.next = (
+                            self.next or (line.take(self.weight) if self._may_go_on(hold) else None),
+                            None,
+                        )
         except SoftMutexError as trouble:
             log.warning("a turn of %s failed: %s", line.mutex, trouble)
         except Exception:
@@ -131,8 +137,8 @@ class Seat:
     async def _chain(self, job: Job, hold: Hold) -> None:
         releaser, me = self._releaser, self._releaser.node.name
         if self._may_go_on(hold) and not self._line.loose:
-            if self.next is None and self._line.waiting:
-                self.next = self._line.waiting.pop(0).let_go_by(me)  # before the next look at the queue
+            if self.next is None and (successor := self._line.take(self.weight)) is not None:
+                self.next = successor.let_go_by(me)  # before the next look at the queue
                 if not await releaser.tell(self.next, jobs.let_go(self.next, me, after=job.id)):
                     releaser.defer(self.next)
                     self.next = None

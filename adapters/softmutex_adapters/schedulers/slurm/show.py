@@ -32,6 +32,7 @@ def describe(queue: Queue) -> list[dict[str, Any]]:
                     "name": clean(job.name),
                     "since": round(max(0.0, now_s - since_s), 1),
                     "state": state,
+                    "weight": job.wish.weight or 1,
                 }
             )
             place += job.tasks if is_in_line else 0
@@ -55,7 +56,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells = [
             HEAD,
             *(
-                (place_of(row), *(str(row[each]) for each in ("job", "user", "name")), age(row["since"]), row["state"])
+                (place_of(row), *(str(row[each]) for each in ("job", "user", "name")), age(row["since"]), words_of(row))
                 for row in of_it
             ),
         ]
@@ -73,6 +74,10 @@ def place_of(row: dict[str, Any]) -> str:
         return "-"
     last = row["place"] + row["tasks"] - 1
     return str(row["place"]) if last == row["place"] else f"{row['place']}-{last}"
+
+
+def words_of(row: dict[str, Any]) -> str:
+    return f"{row['state']}, takes {row['weight']} slots" if row["weight"] > 1 else str(row["state"])
 
 
 def age(seconds: float) -> str:
