@@ -291,6 +291,12 @@ class Remember(NamedTuple):
     past: Annotated[tuple[PastHold, ...], "<=3"]
 
 
+class ReadNote(NamedTuple):
+    """What do you note on this topic (the name in the frame)? Answered by `StatusReply`, to members only."""
+
+    nonce: U64
+
+
 HANDOVER: Final[dict[int, type[Message]]] = {
     1: Offer,
     2: Accept,
@@ -322,6 +328,7 @@ OF_NODE: Final[dict[int, type[Message]]] = {
     225: Evict,
     226: Evicted,
     227: Remember,
+    228: ReadNote,
 }
 
 

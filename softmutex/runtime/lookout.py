@@ -24,10 +24,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from softmutex.core.events import SECOND, Duration, Instant, LostReason, NodeId
-from softmutex.core.messages import Evict, Evicted, Look, Message, Remember, StatusReply
+from softmutex.core.messages import Evict, Evicted, Look, Message, ReadNote, Remember, StatusReply
 from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
 from softmutex.runtime.local import LocalMutex
+from softmutex.runtime.notes import Notes
+from softmutex.runtime.statistics import Peer
 from softmutex.runtime.timers import Timers
 from softmutex.runtime.whom import cut, of_this_process, shown_past, shown_uses
 from softmutex.saying import logger
@@ -54,6 +56,10 @@ class Hearing(Protocol):
     def heard(self, sender: NodeId, source: str, now: Instant) -> bool:
         """False where its frames are not to be believed."""
         ...
+
+    def shown(self) -> tuple[Peer, ...]: ...
+
+    def suspect(self, node: NodeId) -> None: ...
 
 
 class NodeForLookout(Protocol):
@@ -144,6 +150,7 @@ class Lookout:
     def __init__(self, node: NodeForLookout) -> None:
         self.node = node
         self.rounds: dict[int, Round] = {}
+        self.notes = Notes(self)
 
     # --- what others ask --------------------------------------------------------------------------------------------
 
@@ -158,6 +165,8 @@ class Lookout:
         match message:
             case Look(nonce, past):
                 self._tell(sender, nonce, self.past(mutex) if past else self.uses(mutex))
+            case ReadNote(nonce):
+                self._tell(sender, nonce, self.notes.shown(mutex))
             case StatusReply(nonce, page, pages, content) if nonce in self.rounds:
                 self.rounds[nonce].page(sender, page, pages, content)
             case Evict(nonce, request, reason):
@@ -243,8 +252,8 @@ class Lookout:
         asked.begin(limit)
         return asked
 
-    async def _all(
-        self, mutex: str, ask: Callable[[NodeId, int], Message], whom: Sequence[NodeId], limit_s: float
+    async def ask_each(
+        self, mutex: str, ask: Callable[[NodeId, int], Message], whom: Sequence[NodeId], limit_s: float = PATIENCE_S
     ) -> Round:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         asked = Round(
@@ -259,7 +268,7 @@ class Lookout:
 
     async def look(self, mutex: str, limit_s: float = PATIENCE_S) -> MutexSeen:
         """Who holds it and who waits, in the whole group, as of now."""
-        asked = await self._all(mutex, lambda _, nonce: Look(nonce), self.whom(mutex), limit_s)
+        asked = await self.ask_each(mutex, lambda _, nonce: Look(nonce), self.whom(mutex), limit_s)
         return self.seen(mutex, asked)
 
     def seen(self, mutex: str, asked: Round) -> MutexSeen:
@@ -268,7 +277,7 @@ class Lookout:
 
     async def history(self, mutex: str, limit_s: float = PATIENCE_S) -> tuple[PastSeen, ...]:
         """The last holds that members remember, the oldest first."""
-        asked = await self._all(mutex, lambda _, nonce: Look(nonce, True), self.whom(mutex), limit_s)
+        asked = await self.ask_each(mutex, lambda _, nonce: Look(nonce, True), self.whom(mutex), limit_s)
         told = [self.past(mutex), *(each for each in asked.answers.values() if isinstance(each, dict))]
         found = [past_of(one, time.time()) for each in told for one in dictionaries(each.get("past"))]
         once = {(past.node, past.epoch, past.hop): past for past in found}
@@ -282,7 +291,7 @@ class Lookout:
         for holder in seen.holders:
             if holder.id != self.node.id:
                 ask = evicting(holder.request, reason)
-                asked = await self._all(mutex, ask, [holder.id], limit_s)
+                asked = await self.ask_each(mutex, ask, [holder.id], limit_s)
                 ended += sum(bool(answer) for answer in asked.answers.values())
         return ended
 

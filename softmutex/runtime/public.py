@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from os import PathLike
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from softmutex.core.errors import ConfigError, NodeClosed
 from softmutex.core.events import NodeId
@@ -119,6 +119,11 @@ class NodeBase:
         watch = leading.LeaderWatch(node, name, callback)
         node.loop.call_soon_threadsafe(node.observers.add, watch)
 
+    def note(self, topic: str, value: Any) -> None:
+        """Keeps plain data (as JSON has it, 15 KiB at most) for the other members to read by `notes(topic)`, until it
+        is replaced, or this node leaves or dies. None takes it back."""
+        self.running().lookout.notes.write(topic, value)
+
     def reload_keys(self) -> None:
         """Reads the key file again at once. A node does so by itself within a second: see `softmutex key --help`."""
         node = self.running()
@@ -188,6 +193,14 @@ class Node(NodeBase):
                 await see_through(thread.run(running.close(own)))
         finally:
             background.release(thread)
+
+    async def notes(self, topic: str) -> dict[NodeId, Any]:
+        """What each member, this one too, notes on this topic now. One round trip; of members that do not answer within
+        a second, what they said last, until they are known to be silent or gone."""
+        node = self.running()
+        if node.loop is asyncio.get_running_loop():
+            return await node.lookout.notes.read(topic)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(node.lookout.notes.read(topic), node.loop))
 
     async def __aenter__(self) -> Self:
         await self.open()

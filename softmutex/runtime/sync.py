@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
+from softmutex.core.events import NodeId
 from softmutex.runtime import background, leading, nesting
 from softmutex.runtime.blocking import BlockingMutex
 from softmutex.runtime.config import Settings
@@ -74,6 +76,12 @@ class Node(NodeBase):
                 thread.wait(running.close(nesting.bodies_here()))
         finally:
             background.release(thread)
+
+    def notes(self, topic: str) -> dict[NodeId, Any]:
+        """What each member, this one too, notes on this topic now. One round trip; of members that do not answer within
+        a second, what they said last, until they are known to be silent or gone."""
+        node = self.running()
+        return asyncio.run_coroutine_threadsafe(node.lookout.notes.read(topic), node.loop).result()
 
     def __enter__(self) -> Self:
         self.open()

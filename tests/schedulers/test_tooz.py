@@ -1,12 +1,17 @@
-"""tooz's own tests of what our driver claims: locks and elections. What it does not claim, tooz itself leaves out."""
+"""tooz's own tests of what our driver claims, which is all but shared locks, and what it says beyond them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +19,15 @@ tooz_tests = pytest.importorskip(
     "tooz.tests.test_coordination", reason="pip install softmutex[tooz] fixtures testtools"
 )
 coordination = pytest.importorskip("tooz.coordination")
+partitioner_tests = pytest.importorskip("tooz.tests.test_partitioner")
 
-ELECTIONS = [name for name in dir(tooz_tests.TestAPI) if "election" in name or "elected_as_leader" in name]
-LOCKS = [name for name in dir(tooz_tests.TestAPI) if name.startswith("test_") and "lock" in name]
-NOT_CLAIMED = {name for name in LOCKS if "shared" in name}
+ALL = [name for name in dir(tooz_tests.TestAPI) if name.startswith("test_")]
+NOT_CLAIMED = {name for name in ALL if "shared" in name}
+OF_OTHERS = {
+    "test_timeout",  # of drivers that want a heartbeat of the application
+    "test_watch_join_group_disappear",  # names the drivers that it is for
+}
+CLAIMED = [name for name in ALL if name not in NOT_CLAIMED | OF_OTHERS]
 
 
 @pytest.fixture(autouse=True)
@@ -41,18 +51,20 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return os.environ["TOOZ_TEST_URL"]
 
 
-@pytest.mark.parametrize("name", [name for name in LOCKS if name not in NOT_CLAIMED])
-def test_a_lock_does_what_tooz_expects(name: str):
-    result = tooz_tests.TestAPI(name).run()
+def passes(case: Any) -> None:
+    result = case.run()
     assert not result.skipped, "it is claimed"
     assert result.wasSuccessful(), [*result.errors, *result.failures]
 
 
-@pytest.mark.parametrize("name", ELECTIONS)
-def test_an_election_ends_as_tooz_expects(name: str):
-    result = tooz_tests.TestAPI(name).run()
-    assert not result.skipped, "it is claimed"
-    assert result.wasSuccessful(), [*result.errors, *result.failures]
+@pytest.mark.parametrize("name", CLAIMED)
+def test_it_does_what_tooz_expects(name: str):
+    passes(tooz_tests.TestAPI(name))
+
+
+@pytest.mark.parametrize("name", [name for name in dir(partitioner_tests.TestPartitioner) if name.startswith("test_")])
+def test_a_partitioner_does_what_tooz_expects(name: str):
+    passes(partitioner_tests.TestPartitioner(name))
 
 
 def test_what_is_not_claimed_says_so(url: str):
@@ -61,12 +73,58 @@ def test_what_is_not_claimed_says_so(url: str):
     try:
         with pytest.raises(tooz_tests.tooz.NotImplemented):
             coordinator.get_lock(b"x").acquire(shared=True)
-        with pytest.raises(tooz_tests.tooz.NotImplemented):
-            coordinator.join_group(b"g")
-        with pytest.raises(tooz_tests.tooz.NotImplemented):
-            coordinator.get_members(b"g")
     finally:
         coordinator.stop()
+
+
+MEMBER = """
+import sys
+from tooz import coordination
+coordinator = coordination.get_coordinator(sys.argv[1], b"worker-2")
+coordinator.start()
+coordinator.join_group_create(b"workers", {"cores": 4})
+print("in", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_member_whose_process_is_killed_leaves_and_the_group_that_it_made_stays(url: str):
+    coordinator = coordination.get_coordinator(url, b"worker-1")
+    coordinator.start()
+    process = subprocess.Popen([sys.executable, "-c", MEMBER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"in\n"
+        assert coordinator.get_members_with_capabilities(b"workers").get() == {b"worker-2": {"cores": 4}}
+        left: list[bytes] = []
+        coordinator.watch_leave_group(b"workers", lambda event: left.append(event.member_id))
+        process.kill()
+        until = time.monotonic() + 60
+        while not left and time.monotonic() < until:
+            coordinator.run_watchers()
+        assert left == [b"worker-2"]
+        assert coordinator.get_groups().get() == [b"workers"]
+    finally:
+        process.kill()
+        process.communicate()
+        coordinator.stop()
+
+
+def test_many_at_once_make_a_group_once(url: str):
+    coordinators = [coordination.get_coordinator(url, f"worker-{number}".encode()) for number in range(4)]
+    for coordinator in coordinators:
+        coordinator.start()
+
+    def create(coordinator: Any) -> bool:
+        try:
+            coordinator.create_group(b"workers").get()
+        except coordination.GroupAlreadyExist:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(coordinators)) as pool:
+        assert sorted(pool.map(create, coordinators)) == [False, False, False, True]
+        list(pool.map(lambda coordinator: coordinator.join_group(b"workers").get(), coordinators))
+    assert len(coordinators[0].get_members(b"workers").get()) == len(coordinators)
 
 
 def test_the_pages_examples_run(url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -74,4 +132,4 @@ def test_the_pages_examples_run(url: str, monkeypatch: pytest.MonkeyPatch, capsy
     found = re.findall(r"<!-- run by tests/schedulers/test_tooz.py -->\n```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.setenv("SOFTMUTEX_MEMBERSHIP", url.partition("membership=")[2])
     exec(compile("\n".join(found), "applications.md", "exec"), {})
-    assert capsys.readouterr().out.splitlines() == ["b'worker-1' leads", "b'worker-1'"]
+    assert capsys.readouterr().out.splitlines() == ["b'worker-1' leads", "b'worker-1'", "{b'worker-1': {'cores': 8}}"]
