@@ -1,13 +1,15 @@
 """Real processes on hosts of their own, in bad weather, with an observer outside; and a soak.
 
     python benchmarks/campaign.py --minutes 60 --seed 1                   root: hosts are network namespaces
-    python benchmarks/campaign.py --minutes 60 --membership redis         their list is in a Redis, restarted too
+    python benchmarks/campaign.py --minutes 60 --membership redis         their list is in a Redis, restarted too;
+                                                                          or `registry`, or `local`: a run directory
     python benchmarks/campaign.py --soak --minutes 60                     eight processes, churn: does anything grow?
 
 Each host has one process with one node; whoever is free asks for the mutex, holds it for a while, and hands it on.
-The seed draws who asks when, and each ten seconds or so what goes wrong: a kill, a pause, a cut, a cut in one
-direction, loss, flapping, a restart under the same name. All write into one file when a hold begins and ends, by the
-machine's one clock: that file is the observer, and nobody can be wrong about the others' lines in it.
+The seed draws who asks when, and each ten seconds or so what goes wrong (`weather.py`): a kill, a pause, a cut, a cut
+in one direction, loss, flapping, a restart under the same name, a wall clock that is set hours or days off, a full
+disk, a change of the group's key, a restart of the list's server. All write into one file when a hold begins and ends,
+by the machine's one clock: that file is the observer, and nobody can be wrong about the others' lines in it.
 
 Judged as the simulator judges (`softmutex/sim/checkers.py`), by what is seen from outside:
 
@@ -15,8 +17,9 @@ Judged as the simulator judges (`softmutex/sim/checkers.py`), by what is seen fr
     evidence   whoever overlapped for longer than TELL_S, and lives, is told within TELL_S of being reached again
     requests   when all is healed everybody is granted within two rounds and GRACE_S
     tokens     then all are served by one token (`tests/faults/harness.py:settles`)
+    keys       a change of the key that finds no room changes nothing
 
-Not here: clocks that differ (the hosts share one), disks that are full. The simulator has the first.
+Not here: clocks that run too fast or too slowly, since namespaces share the kernel's; the simulator has those.
 """
 
 from __future__ import annotations
@@ -26,19 +29,18 @@ import contextlib
 import json
 import os
 import random
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.weather import SERVER, Disk, Trouble, Weather, server_of
 from tests.faults.harness import Stay, Worker, overlaps, settles, stays
 from tests.faults.lan import Lan, lan
 
@@ -48,13 +50,6 @@ HOSTS, SOAKING = 5, 8
 HOLD_S = (0.05, 3.0)
 THINK_S = (0.0, 2.0)
 CALM_S = (4.0, 12.0)  # between two faults
-REDIS = "10.77.0.254"
-
-
-class Trouble(NamedTuple):
-    kind: str
-    begin_s: float
-    end_s: float
 
 
 class Host:
@@ -62,6 +57,7 @@ class Host:
 
     def __init__(self, number: int, order: dict[str, Any], prefix: Sequence[str], seed: int) -> None:
         self.number, self.order, self.prefix = number, order, prefix
+        self.wall_s = 0.0  # how far off the clock is with which the next process starts
         self.worker = self._start()
         self.dice = random.Random(f"host {seed} {number}")
         self.over = threading.Event()
@@ -72,8 +68,12 @@ class Host:
         self._thread = threading.Thread(target=self._use, daemon=True)
 
     def _start(self) -> Worker:
-        worker = Worker(self.order, self.prefix)
-        worker.hears("ready")
+        worker = Worker({**self.order, "wall_s": self.wall_s}, self.prefix)
+        try:
+            worker.hears("ready")
+        except AssertionError:
+            worker.clean_up()
+            raise
         return worker
 
     def begin(self) -> None:
@@ -113,109 +113,6 @@ class Host:
         self.over.set()
         self._thread.join(HOSTS * HOLD_S[1] * 2 + GRACE_S)
         return not self._thread.is_alive()
-
-
-# --- what goes wrong -------------------------------------------------------------------------------------------------
-
-
-def filter_of(place: Lan, number: int, *rules: str) -> None:
-    place.on(number, "nft", "flush", "ruleset")
-    if rules:
-        place.on(number, "nft", "add", "table", "inet", "weather")
-    for hook in ("input", "output") if rules else ():
-        place.on(number, *f"nft add chain inet weather {hook}".split(), f"{{ type filter hook {hook} priority 0; }}")
-    for rule in rules:
-        place.on(number, "nft", "add", "rule", "inet", "weather", *rule.split())
-
-
-class Weather:
-    def __init__(self, place: Lan, hosts: Sequence[Host], redis: Redis | None, dice: random.Random) -> None:
-        self.place, self.hosts, self.redis, self.dice = place, hosts, redis, dice
-        self.troubles: list[Trouble] = []
-        self.kinds: dict[str, Callable[[], None]] = {
-            "kill": self.kill,
-            "restart at once": self.restart_at_once,
-            "pause": self.pause,
-            "cut": lambda: self.filtered(self.dice.uniform(2, 20), "input drop", "output drop"),
-            "one-way cut": lambda: self.filtered(
-                self.dice.uniform(2, 20), self.dice.choice(["input drop", "output drop"])
-            ),
-            "loss": self.loss,
-            "flapping": self.flapping,
-        }
-        if redis is not None:
-            self.kinds["redis restarted"] = self.redis_restarted
-
-    def one(self) -> None:
-        kind = self.dice.choice(sorted(self.kinds))
-        begin_s = time.monotonic()
-        self.kinds[kind]()
-        self.troubles.append(Trouble(kind, begin_s, time.monotonic()))
-
-    def somebody(self) -> Host:
-        return self.dice.choice(list(self.hosts))
-
-    def kill(self) -> None:
-        host = self.somebody()
-        host.kill()
-        time.sleep(self.dice.uniform(1, 15))
-        host.restart()
-
-    def restart_at_once(self) -> None:
-        host = self.somebody()
-        host.kill()
-        host.restart()
-
-    def pause(self) -> None:
-        host = self.somebody()
-        host.worker.send(signal.SIGSTOP)
-        time.sleep(self.dice.uniform(0.5, 12))
-        host.worker.send(signal.SIGCONT)
-
-    def filtered(self, seconds: float, *rules: str) -> None:
-        number = self.somebody().number
-        filter_of(self.place, number, *rules)
-        time.sleep(seconds)
-        filter_of(self.place, number)
-
-    def loss(self) -> None:
-        share = self.dice.choice([1, 5, 20, 40])
-        for host in self.hosts:
-            filter_of(self.place, host.number, f"input numgen random mod 100 < {share} drop")
-        time.sleep(self.dice.uniform(5, 20))
-        for host in self.hosts:
-            filter_of(self.place, host.number)
-
-    def flapping(self) -> None:
-        number = self.somebody().number
-        for _ in range(self.dice.randint(3, 12)):
-            filter_of(self.place, number, "input drop", "output drop")
-            time.sleep(0.6)
-            filter_of(self.place, number)
-            time.sleep(0.6)
-
-    def redis_restarted(self) -> None:
-        assert self.redis is not None
-        self.redis.stop()
-        time.sleep(self.dice.uniform(0.5, 8))
-        self.redis.start()
-
-
-class Redis:
-    """On the bridge, and emptied whenever it stops."""
-
-    def __init__(self, place: Lan) -> None:
-        self.place, self.process = place, None
-        place.on(0, "ip", "addr", "add", f"{REDIS}/24", "dev", "br0")
-
-    def start(self) -> None:
-        words = ["redis-server", "--bind", REDIS, "--port", "6379", "--save", "", "--protected-mode", "no"]
-        self.process = subprocess.Popen([*self.place.prefix(0), *words], stdout=subprocess.DEVNULL)
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
 
 
 # --- the observer ----------------------------------------------------------------------------------------------------
@@ -294,11 +191,16 @@ def was_told(worker: Worker) -> bool:
 
 @contextlib.contextmanager
 def hosts_on(place: Lan, here: Path, membership: str, seed: int) -> Iterator[list[Host]]:
-    key = here / "key"
+    key = here / "disk/key"
     key.write_bytes(os.urandom(32))
     key.chmod(0o600)
     addresses = [f"10.77.0.{number}:9431" for number in range(1, HOSTS + 1)]
-    where = "static://" + ",".join(addresses) if membership == "static" else f"redis://{REDIS}:6379/campaign"
+    where = {
+        "static": "static://" + ",".join(addresses),
+        "redis": f"redis://{SERVER}:6379/campaign",
+        "registry": f"registry+http://{SERVER}:9430/campaign?insecure=yes",
+        "local": f"local://?directory={here}/disk/run",
+    }[membership]
     hosts: list[Host] = []
     try:
         for number, address in enumerate(addresses, 1):
@@ -314,15 +216,17 @@ def hosts_on(place: Lan, here: Path, membership: str, seed: int) -> Iterator[lis
 def campaign(minutes: float, seed: int, membership: str) -> Judged:
     dice = random.Random(f"campaign {seed}")
     with tempfile.TemporaryDirectory(prefix="softmutex-campaign-") as folder, lan(HOSTS) as place:
-        redis = Redis(place) if membership == "redis" else None
-        if redis is not None:
-            redis.start()
+        disk = Disk(Path(folder) / "disk")
+        server = server_of(place, membership, disk.path)
         try:
+            if server is not None:
+                server.start()
             with hosts_on(place, Path(folder), membership, seed) as hosts:
-                return in_weather(Path(folder), hosts, Weather(place, hosts, redis, dice), minutes)
+                return in_weather(Path(folder), hosts, Weather(place, hosts, server, disk, dice), minutes)
         finally:
-            if redis is not None:
-                redis.stop()
+            if server is not None:
+                server.stop()
+            disk.clean_up()
 
 
 def in_weather(here: Path, hosts: Sequence[Host], weather: Weather, minutes: float) -> Judged:
@@ -343,7 +247,8 @@ def in_weather(here: Path, hosts: Sequence[Host], weather: Weather, minutes: flo
             settles(here, [host.worker for host in hosts])
         except AssertionError as error:
             settled = str(error)
-    return judged(here, hosts, weather.troubles, late, settled)
+    found = judged(here, hosts, weather.troubles, late, settled)
+    return found._replace(broken=[*weather.broken, *found.broken])
 
 
 class Measure(NamedTuple):
@@ -411,10 +316,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--membership", choices=["static", "redis"], default="static")
+    parser.add_argument("--membership", choices=["static", "redis", "registry", "local"], default="static")
     parser.add_argument("--soak", action="store_true")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)  # has a mount namespace of its own
     asked = parser.parse_args()
+    if not (asked.soak or asked.apart):  # the disk that is filled is seen by this run alone, and goes with it
+        os.execvp("unshare", ["unshare", "--mount", sys.executable, *sys.argv, "--apart"])
     found = soak(asked.minutes, asked.seed) if asked.soak else campaign(asked.minutes, asked.seed, asked.membership)
     if asked.json:
         print(json.dumps(found._asdict()))

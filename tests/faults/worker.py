@@ -5,6 +5,7 @@
     enter KEY [TIMEOUT]    acquires; says `in` (or `timeout`), and `lost` if that comes; holds until `leave KEY`
     turns TASKS ROUNDS     TASKS tasks acquire ROUNDS times each, one after the other; says `turned`
     block SECONDS          blocks the event loop
+    clock SECONDS          this process's wall clock is off by so much from now on (`"wall_s"`: from the beginning)
     statistics             says what node and mutex count
     queue                  says who waits, as far as this node knows
     (end of input)         closes the node; says `left` with what this process still has open
@@ -27,6 +28,8 @@ from softmutex.cli.survey import visiting
 from softmutex.runtime.keys import group_keys
 from tests.leaks import Census
 from tests.runtime.group import shown
+
+REAL_TIME, REAL_TIME_NS = time.time, time.time_ns
 
 
 class Worker:
@@ -63,6 +66,8 @@ class Worker:
                 self.start(self.turns(mutex, int(words[0]), int(words[1])))
             elif verb == "block":
                 time.sleep(float(words[0]))  # noqa: ASYNC251 that is the point
+            elif verb == "clock":
+                set_wall_clock(float(words[0]))
             elif verb == "statistics":
                 self.say("statistics", node=asdict(node.statistics()), mutex=asdict(mutex.statistics()))
             elif verb == "queue":
@@ -116,6 +121,12 @@ class Worker:
         self.say("turned", turns=tasks * rounds, lost=lost)
 
 
+def set_wall_clock(off_s: float) -> None:
+    """As an operator does it. The kernel has one for all namespaces; so what Python reads is changed, here alone."""
+    time.time = lambda: REAL_TIME() + off_s
+    time.time_ns = lambda: REAL_TIME_NS() + round(off_s * 1e9)
+
+
 async def queue_of(node: Node) -> list[int]:
     """Who waits for the mutex, as far as this node knows: what it tells `softmutex status`."""
     settings = node.settings()
@@ -130,4 +141,7 @@ async def queue_of(node: Node) -> list[int]:
 
 
 if __name__ == "__main__":
-    asyncio.run(Worker(json.loads(sys.argv[1])).main())
+    order = json.loads(sys.argv[1])
+    if order.get("wall_s"):
+        set_wall_clock(order["wall_s"])
+    asyncio.run(Worker(order).main())
