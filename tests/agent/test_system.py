@@ -253,7 +253,7 @@ def test_terms_that_the_host_declares_are_not_a_jobs_to_change(door: str):
         job.link.close()
         assert (said["code"], said.get("error")) == (64, "config"), said
     pair = [Job(door, uid, "declared", options={"slots": 2, "max_hold": 60}) for uid in (EVA, ADAM)]
-    assert all(50 < job.enters()["left"] <= 60 for job in pair)
+    assert all(10 < job.enters()["left"] <= 60 for job in pair)
     for job in pair:
         job.leaves()
     plain = Job(door, EVA, "declared")

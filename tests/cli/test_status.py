@@ -93,8 +93,8 @@ async def test_only_the_mutex_that_was_asked_for(no_leaks: None, environ: dict[s
 async def test_clocks_and_round_trips_are_measured(no_leaks: None, environ: dict[str, str]):
     async with Node(**local(environ)):
         [node] = (await ask(environ))["nodes"]
-        assert 0 < node["rtt"] < 1
-        assert abs(node["clock_offset"]) < 0.5
+        assert 0 < node["rtt"] < 60
+        assert abs(node["clock_offset"]) < 30
 
 
 async def test_the_object_has_the_documented_form(no_leaks: None, environ: dict[str, str]):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent.parent
 WORKER = Path(__file__).with_name("worker.py")
-SETTLE_S = 20.0  # after healing, until there is one token again
+SETTLE_S = 60.0  # after healing, until there is one token again
 PATIENCE_S = 100.0  # for what must come in the end, on a machine that does other things, too
 
 Event = dict[str, Any]

@@ -12,8 +12,8 @@ from tests.faults.harness import Worker, assert_alone, group, overlaps, settles,
 
 pytestmark = pytest.mark.needs("root", "netns", "nft")
 
-REPLACED_S = 30.0
-NEWS_S = 20.0
+REPLACED_S = 60.0
+NEWS_S = 30.0
 
 
 class Hosts:

@@ -10,8 +10,8 @@ import pytest
 from tests.faults.harness import Worker, assert_alone, group, overlaps, settles, stays, take_turns, turns_of
 from tests.faults.relay import Relay, Weather
 
-REPLACED_S = 30.0
-NEWS_S = 20.0
+REPLACED_S = 60.0
+NEWS_S = 30.0
 
 
 @contextmanager

@@ -51,7 +51,7 @@ async def test_a_peer_that_never_answers_does_not_keep_a_node_from_the_mutex(no_
         Node(transport=f"udp://{place}", membership=f"static://{place},{dead}") as node,
         node.mutex("x").hold(timeout=60),
     ):
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         assert node.peers() == ()
 
 

@@ -220,7 +220,7 @@ class TestPrefork(Celery, SlotsContract, SpansContract):
         wait_until(lambda: is_in(log), "the first did not begin")
         first = site.submit(0, 0.1)
         wait_until(lambda: site.result(first).state == "RETRY", "it waits in the worker")
-        with outsider(log, 0.5, SOFTMUTEX_GROUP=site.group, SOFTMUTEX_AGENT="off") as other:
+        with outsider(log, 3.0, SOFTMUTEX_GROUP=site.group, SOFTMUTEX_AGENT="off") as other:
             wait_until(lambda: waiters(site.group) == 2, "the other does not wait")
             second = site.send(site.tasks.persistent, 0, str(log), 0.1)
             wait_until(lambda: waiters(site.group) == 3, "the last does not wait")
@@ -230,7 +230,7 @@ class TestPrefork(Celery, SlotsContract, SpansContract):
             wait_until(lambda: len(visits(log)) == 4 and other.poll() is not None, "they do not have their turns")
             wait_until(lambda: site.outcome(first) and site.outcome(second), "they do not end")
         took = [visit.end - visit.begin for visit in visits(log)]
-        assert took[1] < 0.4, "the one that came later was first"
+        assert took[1] < 3.0, "the one that came later was first"
         assert site.outcome(first) == site.outcome(second) == (True, "")
         assert not overlaps(visits(log))
 

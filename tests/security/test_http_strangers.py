@@ -104,7 +104,7 @@ async def test_a_recorded_greeting_makes_a_node_post_to_nobody_and_holds_up_no_t
         attacked_s = await turns(a, b, 20)
         assert trap.connections == 0
         assert couriers_to(trap) == []
-        assert attacked_s < max(10 * quiet_s, 2.0)
+        assert attacked_s < max(10 * quiet_s, 10.0)
 
 
 async def test_a_greeting_from_an_unproven_address_is_challenged_in_the_answer_and_with_no_more_bytes(no_leaks: None):
@@ -144,7 +144,7 @@ async def test_an_address_that_only_members_name_is_posted_to_within_a_quota_of_
         for number in range(50):
             transport.send(f"{trap.address}/{number}{http.VISITOR}", b"for whom?")
         assert transport.statistics()["send_refused"] == 47
-        assert await turns(a, b, 10) < 10.0
+        assert await turns(a, b, 10) < 30.0
         await eventually(lambda: 0 < trap.connections <= 3, "the quota is used")
 
 

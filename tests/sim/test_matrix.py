@@ -1,5 +1,6 @@
 """The fault matrix: whatever may go wrong, the default algorithm breaks no law, and no other one breaks its own."""
 
+import math
 import os
 
 import pytest
@@ -10,7 +11,8 @@ from softmutex.sim.report import violations
 from softmutex.sim.scenarios import MATRIX, command, fitting, scenario
 
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
-SEEDS = 200 if os.environ.get("SOFTMUTEX_DEEP") else 100 if IN_CI else 6
+# Sweeps are for `softmutex sim check --scenario all`. One seed of all faults takes 3 s, with all algorithms 20.
+SEEDS = 200 if os.environ.get("SOFTMUTEX_DEEP") else 40 if IN_CI else 6
 INSTALLED = plugins.installed(plugins.Role.ALGORITHM)
 OTHERS = [name for name, entry in INSTALLED.items() if entry.dist and entry.dist.name == "softmutex"]
 OTHERS.remove("wandering")
@@ -43,8 +45,8 @@ def test_wandering_keeps_every_law(name: str):
         else:
             assert not result.violation_count, violations(result, command(name, result.scenario))
     assert false_alarms <= (0 if name in NO_FALSE_ALARM else SEEDS * FALSE_ALARMS_A_RUN)
-    if SEEDS >= 100:
-        assert missed <= SEEDS * EVIDENCE_MISSED_AT_MOST.get(name, 0) / 100
+    if SEEDS >= 40:
+        assert missed <= math.ceil(SEEDS * EVIDENCE_MISSED_AT_MOST.get(name, 0) / 100)
 
 
 @pytest.mark.slow
