@@ -11,7 +11,8 @@ D1  Only frames from listed addresses bring a word, one for each address; all is
 D2  Hints are bounded: HINTS_A_SECOND, none to hosts that no list names, none for a hint.
 D3  A hint counts for TOLD_FOR: whoever sees our frames can forge one, and stops nobody for longer than he is there.
 D4  Who is turned away, and heard by nobody, makes no first token: where a list names members, one of them is there and
-    none understands us, "alone" is a mistake. Lists that strangers can write (mDNS) bring a warning only.
+    none understands us, "alone" is a mistake. Where neighbours can write the list (mDNS), all that are on it must say
+    so. Who is there to write it could put himself on the path by ARP just as well, and say what he likes from there.
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ class Doorstep:
     def why_not_alone(self) -> str:
         """Why no mutex begins here, where that would be a group of its own beside one that does not hear us (D4)."""
         listing, refusing = self._node.driver.group.listing, self.refusing()
-        if not refusing or listing is None or (listing.may_be_late and not listing.complete):
+        if not refusing or listing is None:
+            return ""
+        if listing.may_be_late and not listing.complete and not self.is_shut_out():
             return ""
         (source, why), *others = refusing.items()
         more = f", and {len(others)} more do" if others else ""

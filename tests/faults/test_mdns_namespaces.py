@@ -174,6 +174,44 @@ def test_one_shots_on_two_hosts_that_come_and_go_exclude_each_other(tmp_path: Pa
         assert one.end_s <= next_one.begin_s, "two held it at once"
 
 
+HOLDER = """
+import asyncio, sys
+from softmutex import SoftMutex
+
+async def main(key):
+    async with SoftMutex("x", transport="udp://0.0.0.0:9431", membership="mdns://lab", key=key):
+        print("in", flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_who_has_a_wrong_key_ends_with_69_instead_of_running_alone(tmp_path: Path, key: str, hosts: Lan) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_bytes(os.urandom(32))
+    wrong.chmod(0o600)
+    right = [*hosts.prefix(1), sys.executable, "-c", HOLDER, key]
+    where = ["--transport", "udp://0.0.0.0:9431", "--membership", "mdns://lab", "--key-file"]
+    run = [sys.executable, "-m", "softmutex", "run", "-n", "x", *where]
+    holder = subprocess.Popen(right, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+    try:
+        assert holder.stdout and holder.stdout.readline() == b"in\n"
+        outcome = subprocess.run(
+            [*hosts.prefix(2), *run, str(wrong), "--", "echo", "alone"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            cwd=ROOT,
+        )
+        assert (outcome.returncode, outcome.stdout) == (69, ""), outcome.stderr
+        assert "10.77.0.1:9431 is there and refuses this node" in outcome.stderr
+        assert "softmutex key list shows a key's id" in outcome.stderr
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
 # --- who comes, who goes, who dies -----------------------------------------------------------------------------------
 
 

@@ -95,12 +95,26 @@ async def test_who_said_that_it_goes_on_alone_does():
 
 
 @in_virtual_time
-async def test_where_strangers_can_write_the_list_they_are_told_of_and_keep_nobody_from_working():
+async def test_where_neighbours_can_write_the_list_all_of_it_must_refuse_who_does_not_work_alone():
     network = MemoryNetwork(seed=1)
     async with node_of(network, "a", "b", mdns=True), node_of(network, "b", "a", mdns=True, key=OTHER) as b:
-        mutex = b.mutex("x")
-        async with mutex.hold(timeout=30):
+        with pytest.raises(CannotOpen, match="a is there and refuses this node"):
+            async with b.mutex("x"):
+                raise AssertionError("it runs alone, beside a")
+        async with b.mutex("y", when_isolated="proceed"):
             assert b.statistics().told["turned away"] >= 1
+
+
+@in_virtual_time
+async def test_a_neighbour_that_refuses_keeps_nobody_from_working_where_another_one_is_listed_that_does_not():
+    network = MemoryNetwork(seed=1)
+    network.partition("c", "b")
+    async with (
+        node_of(network, "a", "b", mdns=True),
+        node_of(network, "b", "a", "c", mdns=True, key=OTHER) as b,
+        b.mutex("x").hold(timeout=30),
+    ):
+        assert b.statistics().told["turned away"] >= 1
 
 
 @in_virtual_time
