@@ -34,6 +34,7 @@ Each rule, where it lives, what it is for, and where the papers have it:
     suspicion   desk          who does not answer: the group finds out, or a way   liveness
     census      waiter        a waiter whom no home answers inquires itself        liveness
     last resort waiter        adaptive time-out, without hints or census           liveness          000 section 5
+    deafness    deafness      who says that it hears nobody is not waited for        liveness
     rivals      inquirer      higher epoch, then older key; inquire, then discard  one token         000, 001 sandwich
     reunion     machine       who was silent and returns is told of the token      one token
     doubt       watch         out of touch: neither grant nor pass before asking   one token

@@ -39,6 +39,8 @@ class Ballots:
 
     def promise(self, slot: int, node: NodeId) -> bool:
         """Whether it has ours now."""
+        if node in self._desk.deaf:
+            return False
         holder, until = self._promises.get(slot, (node, 0))
         if holder != node and until > self._desk.now:
             return False

@@ -54,6 +54,7 @@ class Desk(Outbox):
         "_deviation",
         "_round_trip",
         "best",
+        "deaf",
         "fingerprint",
         "gone",
         "heard",
@@ -79,6 +80,7 @@ class Desk(Outbox):
         self.learned_from: dict[int, NodeId] = {}  # ... and who said so
         self.suspects: dict[NodeId, Instant] = {}  # silent ones, and until when they are passed over
         self.silent: dict[NodeId, None] = {}  # the group says so: they count, and are passed over
+        self.deaf: dict[NodeId, Instant] = {}  # who says that it hears nobody, and until when we believe it
         self.woke_at: Instant = -SECOND
         self.heard: dict[NodeId, Instant] = {}  # who spoke last, and when
         self.gone: dict[NodeId, None] = {}  # the last that left: nobody else may know yet
@@ -105,8 +107,10 @@ class Desk(Outbox):
     def homes(self, count: int, but: NodeId = NOBODY) -> tuple[NodeId, ...]:
         """The first members of the ring that are not under suspicion; all count when all are."""
         near = [node for node in self.ring() if node != but]
-        silent = self.silent
+        silent, deaf = self.silent, self.deaf
         trusted = [node for node in near if self.suspects.get(node, 0) <= self.now and node not in silent]
+        if deaf:
+            trusted = [node for node in trusted if node not in deaf]
         return tuple((trusted or near)[:count])
 
     @property
@@ -116,6 +120,9 @@ class Desk(Outbox):
     def is_member(self, node: NodeId) -> bool:
         at = bisect_left(self.members, node)
         return at < len(self.members) and self.members[at] == node
+
+    def reaches(self, node: NodeId) -> bool:
+        return node not in self.deaf and self.is_member(node)
 
     def suspect(self, node: NodeId) -> None:
         if node == self.me:
@@ -142,6 +149,7 @@ class Desk(Outbox):
         for node in left:
             self.suspects.pop(node, None)
             self.silent.pop(node, None)
+            self.deaf.pop(node, None)
             self.heard.pop(node, None)
             self.gone[node] = None
         while len(self.gone) > GONE:

@@ -29,22 +29,8 @@ from softmutex.core.algorithms.wandering.ballots import Ballots
 from softmutex.core.algorithms.wandering.desk import Desk, place_of, rank, same_token
 from softmutex.core.algorithms.wandering.inquiry import Inquiry
 from softmutex.core.algorithms.wandering.messages import Place, Presence, Probe, Sight
-from softmutex.core.algorithms.wandering.settings import (
-    BATCH,
-    FRESH,
-    PROBES,
-    SAMPLE,
-)
-from softmutex.core.events import (
-    SECOND,
-    Duration,
-    FactKind,
-    Instant,
-    LostReason,
-    NodeId,
-    escorted,
-    from_seconds,
-)
+from softmutex.core.algorithms.wandering.settings import BATCH, FRESH, PROBES, SAMPLE
+from softmutex.core.events import SECOND, Duration, FactKind, Instant, LostReason, NodeId, escorted, from_seconds
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.machine import Wandering
@@ -189,6 +175,9 @@ class Inquirer:
         slot = probe.slot
         if not 0 <= slot < desk.options.slots:
             return
+        if probe.number == 0:
+            self.machine.deafness.said(sender, probe)
+            return
         if probe.rival is not None:
             self._meet(sender, probe.rival, probe.overlap)
         free = True
@@ -216,7 +205,7 @@ class Inquirer:
     def _was_just_seen(self, slot: int, by: NodeId) -> bool:
         """At a node that is there, and that the asker may not know yet. What the asker said itself is no news to it."""
         place = self.desk.best.get(slot)
-        if place is None or place.holder in (by, self.desk.me) or not self.desk.is_member(place.holder):
+        if place is None or place.holder in (by, self.desk.me) or not self.desk.reaches(place.holder):
             return False
         if self.desk.learned_from[slot] == by:
             return False
@@ -464,6 +453,8 @@ class Inquirer:
         if seat is not None:
             self.machine.seats.tell(seat, LostReason.ISOLATED)
         if desk.options.when_isolated != "proceed":
+            self.machine.deafness.unheard = tuple(node for node, tries in inquiry.asked.items() if tries >= 0)
+            self.machine.deafness.say(inquiry.slot)
             self._again(inquiry, 2 * SECOND)
             return
         self._stop(inquiry)
@@ -475,6 +466,7 @@ class Inquirer:
     def _connected(self) -> None:
         if self.isolated:
             self.isolated = False
+            self.machine.deafness.unheard = ()
             self.desk.note(FactKind.REJOINED)
 
     def _again(self, inquiry: Inquiry, span: Duration) -> None:

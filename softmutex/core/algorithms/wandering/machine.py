@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from softmutex.core.algorithms.wandering.ahead import Ahead
+from softmutex.core.algorithms.wandering.deafness import Deafness
 from softmutex.core.algorithms.wandering.desk import Desk, place_of
 from softmutex.core.algorithms.wandering.ghosts import Ghosts
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
@@ -83,6 +84,7 @@ class Wandering(Algorithm):
 
     __slots__ = (
         "ahead",
+        "deafness",
         "depart_said",
         "desk",
         "ghosts",
@@ -111,6 +113,7 @@ class Wandering(Algorithm):
         self.ahead = Ahead(self)
         self.roll = Roll(self)
         self.inquirer = Inquirer(self)
+        self.deafness = Deafness(self)
         self.ghosts = Ghosts(self.desk)
         self.ledger = Ledger(self)
         self.reckoning = Reckoning(self)
@@ -214,6 +217,8 @@ class Wandering(Algorithm):
         self.waiter.heard(sender)
         if sender in self.ghosts.nodes:
             self.ghosts.answer(sender)
+        if sender in self.desk.deaf:
+            self.deafness.heard(sender, message)
         match message:
             case Want():
                 self.registrar.wanted(message)
@@ -261,6 +266,8 @@ class Wandering(Algorithm):
                 self.registrar.serve_returned()
             case "listened":
                 self.inquirer.listened()
+            case "deaf":
+                self.deafness.fired()
             case "ghosts":
                 self.ghosts.fired()
             case ("case", number):

@@ -183,13 +183,14 @@ class Seats:
             self._park(seat)
 
     def known_first(self, seat: Seat) -> tuple[Ticket, ...]:
-        """Whom this node does not know yet, it cannot pass to: others may. Empty where it knows nobody in the queue."""
-        queue, is_member = seat.token.queue, self.desk.is_member
-        if not queue or is_member(queue[0].node):
+        """Whom this node does not know yet it cannot pass to: others may. Nor to who hears nobody. Empty where it knows
+        nobody else in the queue."""
+        queue, reaches = seat.token.queue, self.desk.reaches
+        if not queue or reaches(queue[0].node):
             return queue
-        known = tuple(ticket for ticket in queue if is_member(ticket.node))
+        known = tuple(ticket for ticket in queue if reaches(ticket.node))
         if known:
-            strangers = tuple(ticket for ticket in queue if not is_member(ticket.node))
+            strangers = tuple(ticket for ticket in queue if not reaches(ticket.node))
             seat.token = seat.token._replace(queue=known + strangers)
         return known and seat.token.queue
 
@@ -277,6 +278,7 @@ class Seats:
                 self.machine.waiter.last_run = self.desk.now
                 self.machine.watch.check(seat)
                 self.advance(seat)
+                self.machine.deafness.say(seat.token.slot)
                 return
         for seat in list(self.by_slot.values()):
             self.advance(seat)
