@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -37,3 +38,14 @@ def test_a_version_without_notes_is_refused_with_what_to_do():
     refused = notes("99.0")
     assert refused.returncode == 65 and refused.stdout == ""
     assert "nothing under [99.0]. Write it" in refused.stderr
+
+
+def test_an_audit_that_could_ask_nobody_calls_nothing_clean(tmp_path: Path):
+    """An index without advisories was taken for one that knows of no hole."""
+    auditor = tmp_path / "auditor"
+    auditor.write_text("""#!/bin/sh\necho '{"dependencies": [{"name": "aiohttp", "skip_reason": "not found"}]}'\n""")
+    auditor.chmod(0o755)
+    env = os.environ | {"AUDITOR": str(auditor)}
+    done = subprocess.run([ROOT / ".ci/audit"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 69, done.stderr
+    assert "Nothing was audited" in done.stderr

@@ -1,7 +1,6 @@
 """Names are forgotten when there is no room for another one: a group has as many in its life as it likes."""
 
 import asyncio
-import logging
 
 import pytest
 
@@ -9,20 +8,9 @@ from softmutex import ConfigError, Hold, Node
 from softmutex.testing import MemoryNetwork, in_virtual_time
 from tests.limits import limit, lower
 from tests.runtime.group import node_on, until
-from tests.security import endless
 
 KEY = bytes(range(32))
 NAMES = "mutexes of a node"
-
-
-@pytest.mark.parametrize("count", [64, pytest.param(3200, marks=pytest.mark.slow)])
-def test_names_without_number_take_the_same_memory_and_a_node_that_is_full_takes_new_ones(
-    count: int, caplog: pytest.LogCaptureFixture
-):
-    """After 4,096 names, all free, every new one was refused, by all members."""
-    caplog.set_level(logging.CRITICAL)
-    memory = endless.names(count)
-    assert memory.end <= 1.02 * memory.half + 20_000
 
 
 @in_virtual_time
