@@ -81,7 +81,8 @@ class Transport(Protocol):
     T7  Where the network can say that nobody listens at an address to which something was sent (ICMP "port
         unreachable", a TCP connection that is refused), `receive` gives a `Datagram` of that address, as it was given
         to `send`, without a payload. A hint: it may come late, or not at all. An absent host is silence, and so is a
-        cut. Nobody else can bring one about: an empty datagram that arrives is dropped.
+        cut. Nobody else can bring one about: an empty datagram that arrives is dropped, and news that does not quote
+        what was sent is, too.
 
     What else it may be: `OnThisHost` (T8), `Explaining` (T9).
     Prove it: subclass `softmutex.testing.contracts.TransportContract`.

@@ -275,6 +275,7 @@ async def test_a_flood_of_rubbish_stops_neither_the_valid_stream_nor_fills_memor
 
 async def test_what_is_remembered_of_strangers_is_bounded(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     lower("sources that UDP remembers", 8, monkeypatch)
+    lower("datagrams that UDP remembers to have sent", 8, monkeypatch)
     monkeypatch.setattr(udp, "NAMES_MAX", 8)
     here, there = await opened(), await opened()
 

@@ -6,7 +6,9 @@ such a socket tries again after `ECONNREFUSED`.
 
     [ICMP] --> error queue --> `heard`: addresses        elsewhere than on Linux: never any
 
-What it decides: only what was refused at the port counts. "Host unreachable" and the like may pass.
+What it decides: only what was refused at the port counts. "Host unreachable" and the like may pass. And only what
+quotes the datagram that it is about: whoever can write the name of a host under a packet can write such news of any
+port, and two in a row make a member dead that is there; the bytes that were sent only those know who saw them pass.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ IPV6_RECVERR: Final = 25
 MSG_ERRQUEUE: Final = 0x2000
 FROM_THE_NETWORK: Final = (2, 3)  # SO_EE_ORIGIN_ICMP, SO_EE_ORIGIN_ICMP6
 AT_ONCE: Final = 64
+QUOTED: Final = 64  # bytes of a datagram that come back; hosts quote 500 of them and more (RFC 1122, RFC 4443)
 _EXTENDED_ERROR = struct.Struct("=IBBBBII")
 
 
@@ -36,16 +39,17 @@ def ask_for(bound: socket.socket) -> bool:
     return True
 
 
-def heard(bound: socket.socket) -> list[Any]:
-    """The addresses, as the kernel writes them, that have refused what was sent to them since this was last asked."""
+def heard(bound: socket.socket) -> list[tuple[Any, bytes]]:
+    """The addresses, as the kernel writes them, that have refused what was sent to them since this was last asked, and
+    how that began."""
     found = []
     for _ in range(AT_ONCE):
         try:
-            _, notes, _, sockaddr = bound.recvmsg(0, 512, MSG_ERRQUEUE)
+            quoted, notes, _, sockaddr = bound.recvmsg(QUOTED, 512, MSG_ERRQUEUE)
         except OSError:  # BlockingIOError: that was all
             break
         if any(is_refusal(level, kind, note) for level, kind, note in notes):
-            found.append(sockaddr)
+            found.append((sockaddr, quoted))
     return found
 
 

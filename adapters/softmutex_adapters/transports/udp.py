@@ -12,7 +12,8 @@ U1  `send` never waits and never raises, but for a datagram that is larger than 
 U2  Every datagram that is not delivered by this end, or not accepted by it, is in `statistics`.
 U3  State a peer could grow is bounded: the mailbox, known addresses, known names, datagrams held for a look-up.
 U4  A name is looked up again after REFRESH_S, and sooner when sending to its address fails.
-U5  A port at which nobody listens is told of under the address that it was sent to (transport.T7, `refusals.py`).
+U5  A port at which nobody listens is told of under the address that it was sent to (transport.T7, `refusals.py`), if
+    the news of it quotes what was sent there: strangers can forge it, and have not seen that.
 """
 
 from __future__ import annotations
@@ -46,8 +47,19 @@ LOOKUPS_AT_ONCE = 4  # a dead name server must not take all threads of the appli
 REFRESH_S = 30.0
 RETRY_S = 2.0
 RECEIVE_BUFFER = 1 << 20
+SENT_MAX = 1024  # datagrams that were sent last, by their beginnings: what is said of older ones comes too late
 
-COUNTERS = ("sent", "received", "refused", "oversized", "empty", "receive_failed", "unresolved", "send_failed")
+COUNTERS = (
+    "sent",
+    "received",
+    "refused",
+    "forged_refusals",
+    "oversized",
+    "empty",
+    "receive_failed",
+    "unresolved",
+    "send_failed",
+)
 
 # What an error of the kernel means for the reader of the statistics. Whatever is not here is `send_failed`.
 CAUSES = {
@@ -121,6 +133,7 @@ class UdpTransport:
         self._known: dict[str, Any] = {}  # literal address -> what the kernel wants to hear
         self._sources: dict[Any, str] = {}  # and back
         self._written: dict[Any, str] = {}  # and as they were given to `send`: a name, mostly
+        self._sent: dict[tuple[Any, bytes], None] = {}
         self._names: dict[str, _Name] = {}
         self._lookups: set[asyncio.Task[None]] = set()
         self._counts = dict.fromkeys(
@@ -209,7 +222,10 @@ class UdpTransport:
         """And goes on listening: a loop of uvloop's stops where there was an error."""
         if self._socket is None:
             return
-        for sockaddr in refusals.heard(self._socket):
+        for sockaddr, quoted in refusals.heard(self._socket):
+            if (sockaddr[:2], quoted) not in self._sent:
+                self._counts["forged_refusals"] += 1
+                continue
             self._counts["refused"] += 1
             address = self._written.get(sockaddr) or self._sources.get(sockaddr) or self._remember_source(sockaddr)
             self._mailbox.put(Datagram(address, b""))
@@ -245,6 +261,8 @@ class UdpTransport:
         if self._socket is None:
             self._counts["send_failed"] += 1
             return False
+        make_room(self._sent, SENT_MAX)
+        self._sent[sockaddr[:2], payload[: refusals.QUOTED]] = None
         try:
             try:
                 self._socket.sendto(payload, sockaddr)
