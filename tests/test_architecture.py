@@ -206,9 +206,9 @@ PRIVATE = re.compile(
 
 
 def project_files() -> list[Path]:
-    """What git would have: committed or new, not ignored."""
+    """What git has, whoever owns the checkout, and not what somebody's CI has put beside it."""
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        ["git", "-c", "safe.directory=*", "ls-files", "-z"],
         cwd=ROOT,
         capture_output=True,
         check=True,

@@ -43,7 +43,7 @@ ASKING = """
     import os, socket, sys
     os.setgroups([]); os.setgid({uid}); os.setuid({uid})
     link = socket.socket(socket.AF_UNIX)
-    link.settimeout(20)
+    link.settimeout(100)
     link.connect(sys.argv[1])
     try:
         link.send(b'{{"is": "want", "name": "x"}}\\n')

@@ -339,7 +339,7 @@ def test_it_looks_and_takes_away_by_its_agent(agent: Agent):
         assert SoftMutex("x").evict("hangs since noon") == 1
         assert hold.lost.wait(PATIENCE_S)
         assert (hold.lost_reason, hold.lost_detail) == (LostReason.EVICTED, "hangs since noon")
-        with SoftMutex("x", timeout=20):
+        with SoftMutex("x", timeout=100):
             pass
     eventually(lambda: not SoftMutex("x").look().holders, "it is not given back")
     assert SoftMutex("x").evict("nobody") == 0

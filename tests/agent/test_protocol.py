@@ -115,7 +115,7 @@ def test_it_acquires_waits_and_releases(agent: Agent, start: Start):
         eventually(lambda: SoftMutex("x").look().waiting_count, "it does not wait")
     said, _ = waiting.communicate(timeout=PATIENCE_S)
     assert (waiting.returncode, said) == (3, "x 1\n")
-    with SoftMutex("x", timeout=20):
+    with SoftMutex("x", timeout=100):
         pass
 
 
@@ -140,7 +140,7 @@ def test_a_loss_is_told_and_ends_the_command_where_that_is_wanted(
     read_number(tmp_path / "holder.pid")
     assert SoftMutex("x").evict("hangs") == 1
     if on_lost == "warn":
-        with SoftMutex("x", timeout=20):
+        with SoftMutex("x", timeout=100):
             (tmp_path / "go").touch()
     code = holder.wait(PATIENCE_S)
     assert code == (7 if on_lost == "warn" else 143)
@@ -154,7 +154,7 @@ def test_when_it_is_killed_its_command_ends_before_the_next_one_enters(agent: Ag
         eventually(lambda: state_of(holder.pid) == "S", "the client does not come to rest")
         assert SoftMutex("x").look().holders
     holder.kill()
-    with SoftMutex("x", timeout=20):
+    with SoftMutex("x", timeout=100):
         assert group_is_empty(group)
 
 

@@ -71,7 +71,7 @@ class Tab:
     async def text(self, selector: str = "body") -> str:
         return str(await self.ask(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
-    async def until(self, expression: str, otherwise: str, within_s: float = 30.0) -> None:
+    async def until(self, expression: str, otherwise: str, within_s: float = 100.0) -> None:
         """Waits until the expression is true in the page."""
         deadline = asyncio.get_running_loop().time() + within_s
         while not await self.ask(f"Boolean({expression})"):

@@ -135,7 +135,7 @@ def test_three_hosts_take_turns_with_it(where: Path, tmp_path: Path, how: list[s
             for prefix, file, environ in agents:
                 environ["SOFTMUTEX_CONFIG"] = str(file)
                 eventually(lambda environ=environ: Path(environ["SOFTMUTEX_AGENT"]).exists(), "no agent")
-                command = [*prefix, SOFTMUTEX, "run", "-n", "nightly-ftp", "--timeout", "30s", "--", "echo", "mine"]
+                command = [*prefix, SOFTMUTEX, "run", "-n", "nightly-ftp", "--timeout", "100s", "--", "echo", "mine"]
                 done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd="/")
                 assert (done.returncode, done.stdout) == (0, "mine\n"), done.stderr
             if how:

@@ -77,7 +77,7 @@ class Worker:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await node.close()
         try:
-            await before.must_return(patience_s=10.0)
+            await before.must_return(patience_s=60.0)
         except AssertionError as error:
             self.say("left", open=str(error))
         else:

@@ -50,7 +50,7 @@ def process(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         it.terminate()
         try:
-            it.wait(20)
+            it.wait(100)
         except subprocess.TimeoutExpired:
             it.kill()
             it.wait()

@@ -35,7 +35,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def run(environ: dict[str, str], *flags: str, **more: str) -> str:
     """What the command found in TRACEPARENT."""
     done = subprocess.run(
-        [SOFTMUTEX, "run", "-n", "x", "--timeout", "30s", *flags, *SHOW],
+        [SOFTMUTEX, "run", "-n", "x", "--timeout", "100s", *flags, *SHOW],
         env={**environ, **more},
         capture_output=True,
         text=True,

@@ -19,7 +19,7 @@ def check(condition: bool, otherwise: str) -> None:
         raise AssertionError(otherwise)
 
 
-async def eventually(condition: Callable[[], bool], otherwise: str, within_s: float = 30.0) -> None:
+async def eventually(condition: Callable[[], bool], otherwise: str, within_s: float = 100.0) -> None:
     """Waits for the condition, not for the clock."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s
