@@ -116,6 +116,8 @@ class LeasedMembership:
         if self._closed:
             raise Closed("the membership is closed")
         await self._stop()
+        if self._closed:
+            raise Closed("the membership is closed")
         self._me, self._line = me, write(me)
         self._start()
         with contextlib.suppress(TimeoutError):
@@ -151,7 +153,7 @@ class LeasedMembership:
         with contextlib.suppress(BoardFailed, TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await self._board.drop(me.address, line)
-        if not self._closed:
+        if not self._closed and not self._tasks:  # `watch` may have begun meanwhile
             self._start()
 
     async def aclose(self) -> None:
@@ -195,12 +197,16 @@ class LeasedMembership:
         self._tasks = [loop.create_task(work(), name=name) for work in (self._beat_forever, self._follow_forever)]
 
     async def _stop(self) -> None:
-        """Until they have really ended: redis-py now and then takes a cancellation for its own time limit."""
-        tasks, self._tasks = set(self._tasks), []
-        while tasks:
-            for task in tasks:
+        """Until they have really ended: redis-py now and then takes a cancellation for its own time limit.
+
+        Until then they are ours, or `watch` would start others, of which nobody knows when the next are started.
+        """
+        running = set(self._tasks)
+        while running:
+            for task in running:
                 task.cancel()
-            _, tasks = await asyncio.wait(tasks, timeout=AGAIN_S)
+            _, running = await asyncio.wait(running, timeout=AGAIN_S)
+        self._tasks = [task for task in self._tasks if not task.done()]
 
     async def _beat_forever(self) -> None:
         import tenacity  # here, since few programs need it

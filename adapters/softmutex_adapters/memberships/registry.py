@@ -274,10 +274,11 @@ class RegistryMembership:
         self._task = loop.create_task(self._run(), name=f"softmutex registry: {self._group}")
 
     async def _stop(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
+        while (task := self._task) is not None:  # ours until it has ended, or `watch` would start another one meanwhile
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            if self._task is task:
+                self._task = None
 
     async def _run(self) -> None:
         import tenacity
