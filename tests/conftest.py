@@ -169,7 +169,7 @@ def has_program(name: str) -> bool:
 APSCHEDULER4 = "pip install --pre --target DIR 'apscheduler>=4.0.0a5', and give DIR in APSCHEDULER4_DIR"  # not beside 3
 
 RECIPES = (  # they want an old redis
-    "pip install --target DIR arq rq 'dramatiq[redis]' luigi snakemake kubernetes-validate python-hcl2, "
+    "pip install --target DIR ansible-core arq rq 'dramatiq[redis]' luigi snakemake kubernetes-validate python-hcl2, "
     "and give DIR in RECIPES_DIR"
 )
 

@@ -112,6 +112,65 @@ def test_the_script_installs_and_knows_its_hosts(where: Path, tmp_path: Path):
     assert (other.returncode, "c.lab is none of" in other.stderr) == (64, True)
 
 
+SYSTEMCTL = """#!/bin/sh
+echo "$*" >> $WHERE/called
+case "$1" in
+    show) echo LoadState=loaded; echo ActiveState=$(cat $WHERE/active || echo inactive) ;;
+    is-enabled) test -e $WHERE/enabled ;;
+    enable) touch $WHERE/enabled ;;
+    start|restart) echo active > $WHERE/active ;;
+esac 2> $WHERE/errors
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("netns", "recipes")
+@pytest.mark.parametrize("with_systemd", [True, False])
+def test_the_playbook_installs_what_the_script_does_and_a_second_run_changes_nothing(
+    where: Path, tmp_path: Path, with_systemd: bool
+):
+    """By Ansible itself. The host has an /etc and a /run of its own, and a systemctl that notes what it is told."""
+    assert init(where, "--hosts", "a.lab=10.0.0.1,b.lab=10.0.0.2", "--https").returncode == 0
+    own, commands = tmp_path / "own", tmp_path / "bin"
+    for path in (own / "etc/systemd/system", own / "run", commands):
+        path.mkdir(parents=True)
+    for name in ("passwd", "group", "nsswitch.conf"):
+        shutil.copy(f"/etc/{name}", own / "etc" / name)
+    if with_systemd:
+        (own / "run/systemd/system").mkdir(parents=True)
+    (commands / "systemctl").write_text(SYSTEMCTL.replace("$WHERE", str(commands)))
+    (commands / "systemctl").chmod(0o755)
+    environ = {
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        "PYTHONPATH": os.environ["RECIPES_DIR"],
+        "HOME": str(tmp_path),
+        "LC_ALL": "C.UTF-8",
+        "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
+    }
+    mounts = " && ".join(f"mount --rbind {own / name} /{name}" for name in ("etc", "run"))
+    play = f"{sys.executable} -m ansible playbook -i inventory.ini -c local --limit a.lab site.yml"
+    command = ["unshare", "--mount", "sh", "-c", f"{mounts} && {play}"]
+    recaps, called = [], []
+    for _ in range(2 if with_systemd else 1):
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=where, timeout=250)
+        assert done.returncode == 0, done.stdout + done.stderr
+        recaps.append(done.stdout)
+        called.append((commands / "called").read_text() if with_systemd else "")
+    if with_systemd:
+        assert "changed=0 " in recaps[1], recaps[1]
+        assert "enable softmutex-agent" in called[0] and "restart softmutex-agent" in called[0]
+        assert "restart" not in called[1].removeprefix(called[0])
+
+    root = tmp_path / "root"
+    subprocess.run([where / "install", "a.lab"], env={**os.environ, "DESTDIR": str(root)}, check=True)
+    assert files_in(own / "etc/softmutex") == files_in(root / "etc/softmutex")
+    assert (own / "etc/systemd/system/softmutex-agent.service").exists() == with_systemd
+
+
+def files_in(place: Path) -> dict[str, tuple[int, bytes]]:
+    return {each.name: (stat.S_IMODE(each.stat().st_mode), each.read_bytes()) for each in place.iterdir()}
+
+
 @pytest.mark.needs("netns")
 @pytest.mark.parametrize("how", [[], ["--https"]], ids=["udp", "https"])
 def test_three_hosts_take_turns_with_it(where: Path, tmp_path: Path, how: list[str]):
