@@ -112,9 +112,9 @@ class Doorstep:
         return {source: why for source, why in each.items() if driver.is_listed(source)}
 
     def is_shut_out(self) -> bool:
-        """All of the list refuse us, but for ports at which nobody listens: there is nobody to be waited for."""
+        """All of the list refuse us, but for ports at which nobody listens: there is nobody to be waited for (D5)."""
         group, refusing = self._node.driver.group, self.refusing()
-        if not refusing or group.listing is None:
+        if not refusing or group.listing is None or self._node.seal.is_right:
             return False
         others = [place.address for place in group.listing.places if not group.greeter.is_own(place.address)]
         return all(address in refusing or group.greeter.state(address) == "refused" for address in others)

@@ -210,6 +210,7 @@ class _Door:
         self.refusals = dict.fromkeys(Refusal, 0)
         self.key_ids: tuple[int, ...] = ()  # the one that seals first
         self._now: Callable[[], Instant] | None = None
+        self.is_right = False  # another life, which knows this one, has used the key that seals here
 
     @property
     def sealed(self) -> int:
@@ -296,6 +297,7 @@ class Sealer(_Door):
         self._ciphers: dict[tuple[int, NodeId], AESSIV] = {}
         self._pair_ciphers: dict[tuple[int, NodeId, NodeId], AESSIV] = {}
         self._use = ring.use
+        self.is_right = False
         self.key_ids = (ring.use, *(number for number in ring.keys if number != ring.use))
         self._mine = self._derive(ring.use, self.me)
 
@@ -380,7 +382,10 @@ class Sealer(_Door):
         if is_bare and type(frame.message) in OPENINGS:
             return frame
         whose = ~sender if is_bare else sender
-        return self._impossible(frame) or self._take_in(frame, whose, counter, verdict, len(data))
+        taken = self._impossible(frame) or self._take_in(frame, whose, counter, verdict, len(data))
+        if not self.is_right and taken is frame and frame.receiver == self.me and sender != self.me:
+            self.is_right = key == self._use
+        return taken
 
     def _replayed(self, data: bytes, key: int, sender: NodeId, number: int) -> Refused:
         """Its sender, where that has sealed it indeed, is told how far it has got: it may have been set back."""

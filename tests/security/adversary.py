@@ -1,5 +1,5 @@
 """A network in the hands of somebody who has everything but the key: who sees, drops, delays, reflects, replays,
-changes and mixes every frame, and sends what he likes from whatever address he likes."""
+changes and mixes every frame, says that nobody listens, and sends what he likes from whatever address he likes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ class HostileNetwork:
         self.rng = rng = random.Random(seed)
         self.is_hostile = True
         self.loss = rng.choice((0.1, 0.1, 0.3, 0.6, 0.9))
+        self.lies = random.Random(f"lies {seed}")
+        self.lying = self.lies.choice((0.05, 0.2, 0.5)) if seed % 2 else 0.0
         self.preferred = rng.choice((None, None, *range(6)))  # what he does most of all, if anything
         self.taken: list[tuple[str, str, bytes]] = []
         self.forged = 0
@@ -47,6 +49,8 @@ class HostileNetwork:
 
     def interfere(self, source: str, to: str, payload: bytes) -> None:
         rng = self.rng
+        if self.lies.random() < self.lying:  # "nobody listens there": he has seen what was sent, and can quote it
+            self.deliver(to, source, b"", DELAY_S)
         old_source, old_to, old = rng.choice(self.taken)
         late = rng.choice((DELAY_S, LATE_S * rng.random()))
         self.forged += 1

@@ -16,7 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from softmutex import Hold, Node
-from softmutex.ports import Member
+from softmutex.ports import CannotOpen, Member
 from softmutex.runtime import keyfile
 from softmutex.runtime import node as node_module
 from softmutex.testing import MemoryNetwork, in_virtual_time
@@ -54,16 +54,24 @@ class Watch:
         self.inside: list[Hold] = []
         self.met: set[tuple[Hold, Hold]] = set()
         self.turns = 0
+        self.acquainted: set[str] = set()
+
+    def has_met(self, node: Node) -> bool:
+        return node.address in self.acquainted
 
     async def work(self, node: Node) -> None:
         while True:
             await self.may_work.wait()
-            async with node.mutex("x") as hold:
-                self.inside.append(hold)
-                self.turns += 1
-                self.met |= set(combinations(self.inside, 2))
-                await asyncio.sleep(TURN_S)
-                self.inside.remove(hold)
+            try:
+                async with node.mutex("x") as hold:
+                    self.inside.append(hold)
+                    self.turns += 1
+                    self.met |= set(combinations(self.inside, 2))
+                    await asyncio.sleep(TURN_S)
+                    self.inside.remove(hold)
+            except CannotOpen:  # he says that the others refuse it, and none of them has got through to it ever
+                assert not self.has_met(node), "who was heard by others is not told that its key is wrong"
+                await asyncio.sleep(1.0)
 
 
 class Shown(Listed, Certifying):
@@ -105,6 +113,8 @@ async def under_attack(seed: int, names: tuple[str, ...], folder: Path | None) -
             await asyncio.sleep(0.1)
             for node in nodes:
                 assert {peer.id for peer in node.peers()} <= ids - {node.id}, seed
+                if node.peers():
+                    watch.acquainted.add(node.address)
         assert network.forged > 5, seed
         network.is_hostile = False
         watch.may_work.clear()
