@@ -6,6 +6,8 @@ before its repair.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from softmutex.core.events import SECOND
@@ -75,6 +77,23 @@ def test_short_turns_go_round(nodes: int, delay_s: float, op_s: float, rounds: f
     result = simulate(crowd.but(duration_s=duration_s))
     longest_s = max(result.waits) / SECOND
     assert longest_s * result.acquisitions / duration_s / nodes < rounds
+
+
+@pytest.mark.parametrize("op_s", [0.00001, 0.0001, 0.0003])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_two_that_want_it_for_no_time_take_turns(op_s: float, seed: int):
+    """One took it forty times in a row with A of 0.1 ms, and four hundred times with 0.01 ms, while the other one's
+    ticket lay in that one's own register: of what nobody had to answer it took the silence for the home's, asked the
+    home alone, and was it itself; and a ticket that overtook the token it was sent after went back to the sender."""
+    delay_s = 0.0001
+    two = Scenario(nodes=2, op_s=op_s, delay_s=delay_s, seed=seed, bound_s=10.0, duration_s=0.05, keep_holds=True)
+    result = simulate(two)
+    assert result.holds is not None
+    order = sorted((hold.start, hold.node, hold.asked) for hold in result.holds)
+    turns = [here[0] for last, here in pairwise(order) if last[1] != here[1]]
+    assert max(later - earlier for earlier, later in pairwise(turns)) < (4 * delay_s + 2 * op_s) * SECOND
+    assert result.fairness > 0.98
+    assert result.messages < 3 * len(turns)
 
 
 BOUNDED = Scenario(bound_s=10.0, duration_s=60.0, settle_s=40.0, delay_s=0.01)

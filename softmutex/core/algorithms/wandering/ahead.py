@@ -5,10 +5,10 @@
 
 The naive way, to send the ticket after the token, from holder to holder, is as fast as the token at best: with turns of
 a millisecond those near its trail got in again and again, and others waited for a hundred rounds. So it goes to the
-last one of whom the sender knows that the token will still come there.
+last one of whom the sender knows that the token will still come there; and who gets it before the token keeps it.
 
-L1  Who keeps tickets waits for the token itself: it was in the queue at a later hop than it last had the token. When it
-    waits no more, it gives them back to the home.
+L1  Who keeps tickets waits for the token itself: it was in the queue at a later hop than it last had the token, or
+    refused it. When it waits no more, it gives them back to the home.
 A4  At most twice as many as a token has room for.
 """
 
@@ -30,23 +30,34 @@ class Trail(NamedTuple):
 
     left_at: Instant
     stay: Duration  # how long it was here
-    queue: tuple[Ticket, ...]  # behind the one to whom it went
+    to: NodeId
+    queue: tuple[Ticket, ...]  # behind that one
     hop: int
     more: bool  # others wait that are not in the queue
 
 
 class Ahead:
-    __slots__ = ("kept", "machine", "more", "trail")
+    __slots__ = ("kept", "machine", "more", "past", "trail")
 
     def __init__(self, machine: Wandering) -> None:
         self.machine = machine
-        self.trail = Trail(-SECOND, 0, (), 0, False)  # of the token that was here last
+        self.trail = Trail(-SECOND, 0, NOBODY, (), 0, False)  # of the token that was here last
+        self.past = 0  # the hop until which what others know of this node's place in the queue is no longer so
         self.kept: dict[NodeId, RequestId] = {}  # tickets that the token takes along when it comes here
         self.more = False  # ... and others wait
 
-    def leaves(self, token: Token, came_at: Instant) -> None:
+    def leaves(self, token: Token, came_at: Instant, to: NodeId) -> None:
         now = self.machine.desk.now
-        self.trail = Trail(now, now - came_at, token.queue, token.hop, token.escort.more)
+        self.trail = Trail(now, now - came_at, to, token.queue, token.hop, token.escort.more)
+        self.past = token.hop
+
+    def refused(self, token: Token) -> None:
+        """It was this node's turn, and it did not want it any more."""
+        self.past = max(self.past, token.hop)
+
+    def hop_to(self, node: NodeId) -> int:
+        """For what is sent after the token: where it overtakes it, it is kept. 0: it did not go there from here."""
+        return self.trail.hop if node == self.trail.to else 0
 
     def waits_there(self, but: NodeId, new: bool) -> NodeId:
         """Somebody whom the token that left has not reached yet: the last one of its queue. NOBODY: what is sent after
@@ -64,7 +75,7 @@ class Ahead:
     def keep(self, tickets: tuple[Ticket, ...], more: bool, hop: int) -> bool:
         """Until the token comes by, in whose queue this node was at that hop. False: it does not."""
         desk = self.machine.desk
-        waits = self.machine.waiter.asked is not None and hop > self.trail.hop
+        waits = self.machine.waiter.asked is not None and hop > self.past
         if not waits or len(self.kept) + len(tickets) > 2 * QUEUE:
             return False
         for node, request in desk.living(tickets):

@@ -64,7 +64,7 @@ from softmutex.core.events import (
 )
 from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Passing, Taken
 from softmutex.core.machine import Algorithm, Setup, View, WhenIsolated
-from softmutex.core.messages import Message, Offer
+from softmutex.core.messages import Commit, Message, Offer
 
 PATIENCE: Duration = SECOND // 5  # of a hand-over, before a round trip was measured
 RESENDS = 3
@@ -242,7 +242,10 @@ class Wandering(Algorithm):
                 self.reckoning.answered(message)
             case _:
                 accept = isinstance(message, Offer) and self._welcome(sender, message)
-                self._outcome(self.handover.received(sender, message, self.desk.now, self.desk.out, accept))
+                outcome = self.handover.received(sender, message, self.desk.now, self.desk.out, accept)
+                if isinstance(message, Offer | Commit) and not accept and not isinstance(outcome, Taken):
+                    self.ahead.refused(message.token)
+                self._outcome(outcome)
 
     def _fired(self, timer: TimerName) -> None:
         match timer:

@@ -94,11 +94,11 @@ class Registrar:
         if ahead != NOBODY and steps > 0:
             desk.post(ahead, want._replace(steps=steps - 1, ahead=self.machine.ahead.trail.hop))
             return
-        want = want._replace(ahead=0)
         after = self.machine.seats.passed_to()
         if after not in (NOBODY, want.node) and steps > 0:
-            desk.post(after, want._replace(steps=steps - 1))
+            desk.post(after, want._replace(steps=steps - 1, ahead=self.machine.ahead.hop_to(after)))
             return
+        want = want._replace(ahead=0)
         home = self.machine.heir if self.machine.seats.leaving else desk.home
         if home == desk.me or steps == 0:
             self._register(want)

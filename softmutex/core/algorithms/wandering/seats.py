@@ -329,7 +329,7 @@ class Seats:
         seat.giving = True
         seat.parked = False
         seat.token = token
-        self.machine.ahead.leaves(token, seat.came_at)
+        self.machine.ahead.leaves(token, seat.came_at, to)
         seat.given_for = Ticket(to, request) if request else None
         if seat.invited == to:
             self.handover.commit(token, desk.now, desk.out)

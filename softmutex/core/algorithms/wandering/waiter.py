@@ -49,7 +49,7 @@ class Waiter:
         self.machine = machine
         self.waiting: dict[RequestId, Instant] = {}
         self.asked: RequestId | None = None  # the request that our ticket names
-        self.tries = 0  # unanswered ones in a row, of whatever request
+        self.tries = 0  # by the home unanswered ones in a row, of whatever request
         self.keeper = NOBODY  # who said last that it has our ticket, and for how long that is good
         self.patience: Duration = 0
         self.last_run: Instant | None = None
@@ -96,7 +96,7 @@ class Waiter:
             return
         self.asked = next(iter(self.waiting))
         if self.desk.options.hints:
-            self._send()
+            self._send(new=True)
         if not (self.desk.options.hints and self.desk.options.census):
             self.desk.timer("gen", self.desk.now + self.gen)
 
@@ -185,20 +185,22 @@ class Waiter:
         """A token came: the regeneration time goes back towards its mean."""
         self.gen -= (self.gen - self.gen_most) // 20
 
-    def _send(self) -> None:
-        if self.tries:
+    def _send(self, new: bool = False) -> None:
+        """A new ticket after the token that was here just now, whatever the home has left unanswered; else home."""
+        ahead, seats = self.machine.ahead, self.machine.seats
+        if self.tries and not new:
             self._send_to(self.desk.home, 0)
+        elif (there := ahead.waits_there(self.desk.me, new=True)) != NOBODY:
+            self._send_to(there, STEPS, ahead.trail.hop)
+        elif (after := seats.passed_to()) != NOBODY:
+            self._send_to(after, STEPS, ahead.hop_to(after))
         else:
-            ahead = self.machine.ahead.waits_there(self.desk.me, new=True)
-            if ahead != NOBODY:
-                self._send_to(ahead, STEPS, self.machine.ahead.trail.hop)
-            else:
-                self._send_to(self.machine.seats.passed_to() or self.desk.home, STEPS)
+            self._send_to(self.desk.home, 0 if self.tries else STEPS)
 
     def _send_to(self, to: NodeId, steps: int, ahead: int = 0) -> None:
         if self.asked is None:
             raise InvariantBreach(f"node {self.desk.me} looks for the token on behalf of nobody")
         wait = AGAIN * self.desk.rto << min(self.tries, 4)
-        self.tries += 1
+        self.tries += to == self.desk.home
         self.desk.timer("want", self.desk.now + wait)
         self.desk.post(to, Want(self.desk.me, self.asked, self.late, steps, ahead))
