@@ -18,6 +18,7 @@ from typing import Any, Final
 
 TRUE_WORDS: Final = frozenset({"1", "true", "yes", "on"})
 FALSE_WORDS: Final = frozenset({"0", "false", "no", "off"})
+PRIORITY_MOST: Final = 9
 UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 PART: Final = re.compile(r"\s*((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([a-z]*)\s*")  # and its unit
 
@@ -83,6 +84,16 @@ def count(value: Any) -> int:
         number = 0
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 1_000_000:
         raise ValueError("wants a whole number from 1 to 1,000,000")
+    return number
+
+
+def priority(value: Any) -> int:
+    try:
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        number = -1
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= PRIORITY_MOST:
+        raise ValueError(f"wants a whole number from 0 to {PRIORITY_MOST}")
     return number
 
 

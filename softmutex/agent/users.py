@@ -40,6 +40,8 @@ OPEN_TO_JOBS: Final = frozenset(
     (
         "slots",
         "weight",
+        "priority",
+        "ageing",
         "algorithm",
         "min_interval",
         "max_hold",

@@ -9,8 +9,10 @@ It looks from outside (`survey.py`) and changes nothing: it never is a member, a
      "nodes": [{"name": "web1-4711-ab12", "id": "00f3...", "address": "127.0.0.1:38411", "answers": true, "rtt": 0.0007,
                 "clock_offset": 0.0001, "version": "0.1.0", "peers": 2}],
      "mutexes": [{"name": "nightly-ftp", "algorithm": "wandering", "slots": 1, "epoch": 1, "acquisitions": 132,
-                  "holders": [{"node": "web1-4711-ab12", "user": "ada", "purpose": "lftp", "for": 12.3, "waited": 0.1}],
-                  "waiting": [{"node": "web2-4712-cd34", "user": "bob", "purpose": "rsync", "for": 10.2}],
+                  "holders": [{"node": "web1-4711-ab12", "user": "ada", "purpose": "lftp", "for": 12.3, "waited": 0.1,
+                               "slots": 1}],
+                  "waiting": [{"node": "web2-4712-cd34", "user": "bob", "purpose": "rsync", "for": 10.2,
+                               "priority": 0}],
                   "waiting_count": 1, "tokens_at": ["web1-4711-ab12"], "isolated": []}]}
 
 `unknown` says why nothing is known: none of the members that are listed answers, or the list could not be had. The exit
@@ -129,9 +131,11 @@ def picture_of_mutex(name: str, told: Sequence[tuple[str, dict[str, Any]]]) -> d
     users = {node: str(document.get("user", "")) for node, document in told}
     newest = max((view for _, view in views), key=lambda view: (view["epoch"], view["hop"]))
     waiting = [
-        {"node": node, "user": users[node], "purpose": purpose or "", "for": since}
+        {"node": node, "user": users[node], "purpose": purpose or "", "for": since, "priority": priority or 0}
         for node, view in views
-        for since, purpose in zip_longest(view["waiting"], view.get("purposes", ()))
+        for since, purpose, priority in zip_longest(
+            view["waiting"], view.get("purposes", ()), view.get("priorities", ())
+        )
         if since is not None
     ]
     return {
@@ -175,15 +179,17 @@ def lines_of_mutex(mutex: dict[str, Any]) -> list[str]:
     epoch = f", epoch {mutex['epoch']}" if mutex["epoch"] else ""  # an algorithm without a token has none
     out = [f"{mutex['name']}  ({mutex['algorithm']}{slots}{epoch}, {used})"]
     out += [
-        f"  held by   {hold['node']}  for {span(hold['for'])}, after {span(hold['waited'])} of waiting{doing(hold)}"
+        f"  held by   {hold['node']}  for {span(hold['for'])}, after {span(hold['waited'])} of waiting"
+        f"{takes(hold)}{doing(hold)}"
         for hold in mutex["holders"]
     ]
-    if len(mutex["holders"]) < mutex["slots"]:
+    if sum(slots_of(hold) for hold in mutex["holders"]) < mutex["slots"]:
         resting = [node for node in mutex["tokens_at"] if node not in {hold["node"] for hold in mutex["holders"]}]
         somewhere = "  free, or on the way between two nodes" if epoch else "  free"
         out.append(f"  free at   {', '.join(resting)}" if resting else somewhere)
     out += [
-        f"  waits     {one['node']}  for {span(one['for'])}{doing(one)}" for one in mutex["waiting"][:WAITING_SHOWN]
+        f"  waits     {one['node']}  for {span(one['for'])}{urgency(one)}{doing(one)}"
+        for one in mutex["waiting"][:WAITING_SHOWN]
     ]
     if mutex["waiting_count"] > WAITING_SHOWN:
         out.append(f"  ... {mutex['waiting_count']} wait in all")
@@ -193,6 +199,18 @@ def lines_of_mutex(mutex: dict[str, Any]) -> list[str]:
 def doing(one: dict[str, Any]) -> str:
     what = " of ".join(part for part in (one.get("purpose"), one.get("user")) if part)
     return f" ({what})" if what else ""
+
+
+def slots_of(hold: dict[str, Any]) -> int:
+    return int(hold.get("slots", 1))  # of a version that does not tell: one
+
+
+def takes(hold: dict[str, Any]) -> str:
+    return f", takes {slots_of(hold)} slots" if slots_of(hold) > 1 else ""
+
+
+def urgency(one: dict[str, Any]) -> str:
+    return f", priority {one['priority']}" if one.get("priority") else ""
 
 
 def count(number: int, what: str) -> str:

@@ -114,6 +114,7 @@ class Requested(NamedTuple):
     """The application wants to run A once."""
 
     request: RequestId
+    priority: int = 0  # 0 to PRIORITY_MOST; only where the algorithm has priorities
 
 
 class Withdrawn(NamedTuple):

@@ -62,6 +62,10 @@ class Claim:
         self._timeout_s = timeout_s
         self._purpose = purpose_of(self._policy.purpose)
 
+    def _is_shown_by_another(self) -> bool:
+        """As one of the slots that it takes."""
+        return False
+
     def _close(self) -> None:
         """Its body waits for the node to close: it is over now, and handed on."""
         if self._local is not None and self._progress is Progress.HELD:

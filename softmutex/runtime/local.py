@@ -142,7 +142,7 @@ class LocalMutex:
         request = claim._request = self.requests
         claim._progress = Progress.WAITING
         self.waiting[request] = claim
-        node.handle(self, Requested(request), now)
+        node.handle(self, Requested(request, claim._policy.priority), now)
         if timeout_s is not None and claim._progress is Progress.WAITING:
             limit = TRY if trying else from_seconds(timeout_s)
             lead = 0 if trying else min(LEAD, limit // 2)

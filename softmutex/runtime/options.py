@@ -30,6 +30,7 @@ from softmutex.values import (
     key,
     names,
     path,
+    priority,
     text,
     text_or_nothing,
 )
@@ -76,6 +77,18 @@ class MutexOptions(TypedDict, total=False):
     weight: Annotated[
         int | None,
         Setting(count, None, "so many slots at once for one hold; who says one comes in by turn", flag=True),
+    ]
+    priority: Annotated[
+        int,
+        Setting(
+            priority, 0, "from 0 to 9: each step counts as a wait of `ageing`, so that nobody waits for ever", flag=True
+        ),
+    ]
+    ageing: Annotated[
+        float | None,
+        Setting(
+            duration_or_none_s, None, "the wait that a step of priority is worth; the same for all members", flag=True
+        ),
     ]
     max_hold: Annotated[
         float | None,

@@ -102,6 +102,7 @@ class Policy:
     min_members: int = 1
     isolated_timeout: Duration | None = None
     weight: int | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,13 @@ def plan(name: str, settings: Settings) -> Plan:
     options = dict(settings["options"])
     if settings["min_interval"] is not None:
         options["min_interval"] = settings["min_interval"]
-    if settings["slots"] > 1 and has_each(machine or plugins.algorithm(algorithm)):
+    ageing, weight = settings["ageing"], settings["weight"]
+    check_priority(name, settings["priority"], ageing, machine or plugins.algorithm(algorithm))
+    if ageing and settings["slots"] > 1:
+        weight = weight or 1  # who comes first is said at the gate, of one slot
+    elif ageing:
+        options["ageing"] = ageing
+    if settings["slots"] > 1 and has_switch(machine or plugins.algorithm(algorithm), "each"):
         options.setdefault("each", settings["slots"])  # one node may use all of them, where nobody says otherwise
     terms = Terms(algorithm, settings["slots"], timing, json.dumps(options, sort_keys=True) if options else "", machine)
     policy = Policy(
@@ -135,18 +142,19 @@ def plan(name: str, settings: Settings) -> Plan:
         settings["purpose"],
         settings["min_members"],
         None if isolated_s == math.inf else from_seconds(isolated_s),
-        settings["weight"],
+        weight,
+        settings["priority"],
     )
-    return Plan(name, terms, policy, None if policy.weight is None else gate_of(name, terms, policy, options))
+    return Plan(name, terms, policy, None if weight is None else gate_of(name, terms, policy, options, ageing))
 
 
-def gate_of(name: str, terms: Terms, policy: Policy, options: Mapping[str, Any]) -> Plan:
+def gate_of(name: str, terms: Terms, policy: Policy, options: Mapping[str, Any], ageing: float | None) -> Plan:
     """The mutex at which those wait who say a weight. All members make the same of it."""
     weight, most = policy.weight or 1, min(terms.slots, terms.holds_of_one_node() if terms.slots > 1 else 1)
     if weight > most:
         limit = f"slots is {terms.slots}" if most == terms.slots else f"one node may use {most} of {terms.slots} slots"
         raise ConfigError(f"the mutex {name!r}: a hold of weight {weight} never fits, for {limit}.")
-    one = {key: value for key, value in options.items() if key != "each"}
+    one = {key: value for key, value in options.items() if key != "each"} | ({"ageing": ageing} if ageing else {})
     terms = replace(terms, slots=1, options=json.dumps(one, sort_keys=True) if one else "")
     return Plan(gate_name(name), terms, replace(policy, max_hold=None, weight=None))
 
@@ -159,9 +167,22 @@ def gate_name(name: str) -> str:
     return f"{name.encode()[:32].decode(errors='ignore')}~{digest}{GATE}"
 
 
-def has_each(machine: type[Algorithm]) -> bool:
-    """Whether it has a switch for how many slots one node may use."""
-    return any(option.name == "each" for option in fields(machine.Options))
+def has_switch(machine: type[Algorithm], name: str) -> bool:
+    return any(option.name == name for option in fields(machine.Options))
+
+
+def check_priority(name: str, priority: int, ageing: float | None, machine: type[Algorithm]) -> None:
+    """Nobody believes to come first where the algorithm, or the group, knows no priorities."""
+    if (priority or ageing is not None) and not has_switch(machine, "ageing"):
+        raise ConfigError(
+            f"the mutex {name!r}: the algorithm {machine.name!r} has no priorities. "
+            "Leave out priority and ageing, or use algorithm 'wandering'."
+        )
+    if priority and not ageing:
+        raise ConfigError(
+            f"the mutex {name!r} has no priorities: let all its members say what one is worth. "
+            "With ageing=60 each step of priority counts as a minute of waiting."
+        )
 
 
 def refusal(name: str, who: str, difference: str) -> ConfigError:

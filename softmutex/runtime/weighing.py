@@ -63,6 +63,9 @@ class Part(Claim):
     def _on_overrun(self) -> None:
         """The claim itself has the max_hold."""
 
+    def _is_shown_by_another(self) -> bool:
+        return self._of.claim._progress is Progress.HELD
+
 
 class Weighing:
     """One weighted claim, from asking to its end. It stands where a `LocalMutex` stands for the claim, until that one

@@ -109,8 +109,8 @@ class Story:
                 return self.message(sender, node, message)
             case Fired(timer):
                 what = f"timer {_timer(timer, self)}"
-            case Requested(request):
-                what = f"wants #{request}"
+            case Requested(request, priority):
+                what = f"wants #{request}{f' with priority {priority}' if priority else ''}"
             case Withdrawn(request):
                 what = f"wants #{request} no more"
             case Released(request, baggage):

@@ -482,7 +482,7 @@ class World:
         request = node.last_request = node.last_request + 1
         node.pending[request] = self.now
         self.tally.asked(self.now, self.sent)
-        self._ready.append((node, new(Requested, (request,))))
+        self._ready.append((node, new(Requested, (request, 0))))
         if self._bounded:
             self.laws.asked(self.now, node)
         if self._fickle:

@@ -44,6 +44,7 @@ Each rule, where it lives, what it is for, and where the papers have it:
     joining     inquirer      a newcomer makes nothing; a new home looks around    one token
     leaving     machine       token first, then register and places, then `Depart` no regeneration
     isolation   inquirer      not more than half of those asked answer             `when_isolated`
+    priorities  precedence    each step counts as a wait; the home alone orders    nobody starves
     slots       registrar     k tokens, each with its own post, watch and epoch    soft semaphore
     settings    seats         a fingerprint travels along; a mismatch is told      evidence
 

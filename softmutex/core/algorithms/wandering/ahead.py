@@ -65,7 +65,7 @@ class Ahead:
         desk, trail = self.machine.desk, self.trail
         gone_for = desk.now - trail.left_at
         slow = trail.stay > desk.round_trip // 2 or gone_for < trail.stay // 2
-        if slow or desk.options.slots > 1 or (new and trail.more):
+        if slow or desk.options.by_home or (new and trail.more):
             return NOBODY
         for ticket in reversed(trail.queue):
             if ticket.node not in (but, desk.me) and desk.is_member(ticket.node):

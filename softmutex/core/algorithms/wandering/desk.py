@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from softmutex.core.algorithms.wandering.messages import Place
+from softmutex.core.algorithms.wandering.messages import Place, Urge, Want
 from softmutex.core.algorithms.wandering.settings import (
     FIRST_EPOCH,
     RTO_FIRST,
@@ -154,6 +154,9 @@ class Desk(Outbox):
             self.gone[node] = None
         while len(self.gone) > GONE:
             del self.gone[next(iter(self.gone))]
+
+    def ask(self, to: NodeId, want: Want, credit: Duration) -> None:
+        self.post(to, Urge(want, credit) if self.options.ageing else want)
 
     def living(self, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
         """Those whose nodes have not left."""

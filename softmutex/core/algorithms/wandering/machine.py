@@ -25,6 +25,7 @@ from softmutex.core.algorithms.wandering.messages import (
     Recall,
     Seen,
     Sight,
+    Urge,
     Want,
 )
 from softmutex.core.algorithms.wandering.reckoning import Reckoning
@@ -159,8 +160,8 @@ class Wandering(Algorithm):
                 self._message(sender, message)
             case Fired(timer):
                 self._fired(timer)
-            case Requested(request):
-                self.waiter.add(request)
+            case Requested(request, priority):
+                self.waiter.add(request, priority)
                 self._requested()
             case Withdrawn(request):
                 self.waiter.remove(request)
@@ -222,6 +223,8 @@ class Wandering(Algorithm):
         match message:
             case Want():
                 self.registrar.wanted(message)
+            case Urge(want, credit):
+                self.registrar.wanted(want, credit)
             case Queued(request, patience):
                 self.waiter.queued(request, patience, sender)
             case Feed():

@@ -44,6 +44,13 @@ class Want(NamedTuple):
     ahead: Count = 0  # > 0: at this hop the token went on, with the receiver in its queue; keep it until it comes by
 
 
+class Urge(NamedTuple):
+    """WANT where there are priorities: it counts as having come so long ago."""
+
+    want: Want
+    credit: Duration
+
+
 class Queued(NamedTuple):
     """Your request is known; ask again after `patience` at the earliest."""
 
@@ -157,4 +164,5 @@ MESSAGES: Final[dict[int, type[Message]]] = {
     23: Bequest,
     24: Recall,
     25: Account,
+    26: Urge,
 }

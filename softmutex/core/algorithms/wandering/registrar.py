@@ -31,6 +31,7 @@ from softmutex.core.algorithms.wandering.messages import (
     Want,
 )
 from softmutex.core.algorithms.wandering.post import Post
+from softmutex.core.algorithms.wandering.precedence import Precedence
 from softmutex.core.algorithms.wandering.settings import (
     GRACE,
     LAZY,
@@ -54,12 +55,13 @@ STEPS: Final = 4
 
 
 class Registrar:
-    __slots__ = ("borrowed", "late", "looks_after", "machine", "posts", "ready", "returned_at", "turn")
+    __slots__ = ("borrowed", "late", "looks_after", "machine", "posts", "precedence", "ready", "returned_at", "turn")
 
     def __init__(self, machine: Wandering) -> None:
         self.machine = machine
         self.ready: dict[NodeId, RequestId] = {}
         self.late: dict[NodeId, RequestId] = {}  # had their turn less than the least interval ago
+        self.precedence = Precedence(machine.desk.options)
         self.posts: dict[int, Post] = {}
         self.borrowed: dict[NodeId, RequestId] = {}  # tickets that moved from one slot to another
         self.looks_after: set[int] = set()  # slots whose holders should ask for more
@@ -72,12 +74,12 @@ class Registrar:
 
     # --- who waits ---------------------------------------------------------------------------------------------------
 
-    def wanted(self, want: Want) -> None:
+    def wanted(self, want: Want, credit: Duration = 0) -> None:
         desk = self.desk
         if (want.node == desk.me and not self.machine.waiter.waiting) or want.node in desk.gone:
             return
         for seat in sorted(self.machine.seats.by_slot.values(), key=lambda seat: not seat.parked):
-            room = not seat.token.escort.more and (desk.options.slots == 1 or seat.parked)
+            room = not seat.token.escort.more and (seat.parked or not desk.options.by_home)
             if not seat.giving and room and not seat.doubt and desk.options.hints:
                 ticket = Ticket(want.node, want.request)
                 if not self.machine.seats.add(seat, (ticket,)):
@@ -101,11 +103,11 @@ class Registrar:
         want = want._replace(ahead=0)
         home = self.machine.heir if self.machine.seats.leaving else desk.home
         if home == desk.me or steps == 0:
-            self._register(want)
+            self._register(want, credit)
         else:
-            desk.post(home, want._replace(steps=steps - 1))
+            desk.ask(home, want._replace(steps=steps - 1), credit)
 
-    def _register(self, want: Want) -> None:
+    def _register(self, want: Want, credit: Duration) -> None:
         node, request = want.node, want.request
         for post in self.posts.values():
             if post.lent.get(node) == request:
@@ -122,6 +124,7 @@ class Registrar:
         elif len(self.ready) + len(self.late) >= REGISTER:
             return
         register[node] = request
+        self.precedence.asks(node, self.desk.now - credit)
         if not self.serve():
             self.desk.post(node, Queued(request, self.patience))
 
@@ -143,12 +146,8 @@ class Registrar:
 
     def _next(self, count: int) -> tuple[Ticket, ...]:
         """First come, first served; the late ones when nobody else waits."""
-        out: list[Ticket] = []
-        for register in (self.ready, self.late):
-            while register and len(out) < count:
-                node = next(iter(register))
-                out.append(Ticket(node, register.pop(node)))
-        return tuple(out)
+        count = min(count, len(self.ready) + len(self.late))
+        return tuple(Ticket(*self.precedence.take(self.ready or self.late)) for _ in range(count))
 
     def _borrowed(self, idle: Post) -> tuple[Ticket, ...]:
         """Who waits behind a long turn of another slot comes to the one that is free. Each ticket moves but once."""
@@ -162,7 +161,7 @@ class Registrar:
 
     def departed(self, node: NodeId) -> None:
         """Its turn will not come: an id that left does not return (events.N1)."""
-        for register in (self.ready, self.late, self.borrowed):
+        for register in (self.ready, self.late, self.borrowed, self.precedence.due):
             register.pop(node, None)
         for post in self.posts.values():
             post.lent.pop(node, None)
@@ -173,9 +172,8 @@ class Registrar:
         """Feed tokens whose queue is short. True if an idle one was: then its offer is answer enough."""
         if not self.ready and not self.late:
             return False
-        slots = self.desk.options.slots
-        idle = False
-        low = LOW if slots == 1 else 1
+        slots, idle = self.desk.options.slots, False
+        low = 1 if self.desk.options.by_home else LOW
         for slot in sorted(range(slots), key=self._load) if slots > 1 else (0,):
             seat = self.machine.seats.by_slot.get(slot)
             if seat is not None:
@@ -191,11 +189,14 @@ class Registrar:
                 continue
             if post.place.holder in self.desk.gone:
                 self.machine.inquirer.start(slot, "its holder left the group")
+            if self.desk.options.ageing and post.until and post.lent and not post.more:
+                post.more = True
+                self._feed(post, ())  # as long as they wait here, a more urgent one comes before them
             if post.more:
                 self._look_after(slot, len(post.lent))
             if self.machine.inquirer.running(slot) or post.more:
                 continue
-            tickets = self._next(1 if slots > 1 else QUEUE if post.until == 0 else max(1, low + 1 - len(post.lent)))
+            tickets = self._next(1 if low == 1 else QUEUE if post.until == 0 else max(1, low + 1 - len(post.lent)))
             if not tickets:
                 continue
             if post.until == 0:
@@ -225,7 +226,7 @@ class Registrar:
 
     def _serve_here(self, seat: Seat) -> None:
         """The home is the holder."""
-        tickets = self._next((QUEUE if self.desk.options.slots == 1 else 1) - len(seat.token.queue))
+        tickets = self._next((1 if self.desk.options.by_home else QUEUE) - len(seat.token.queue))
         self.machine.seats.fed(seat, tickets, bool(self.ready or self.late))
 
     def _load(self, slot: int) -> tuple[int, int]:
@@ -269,7 +270,7 @@ class Registrar:
 
     def arrives(self, seat: Seat) -> None:
         """A token is here: it takes along who waits in the register."""
-        room = (QUEUE if self.desk.options.slots == 1 else 1) - len(seat.token.queue)
+        room = (1 if self.desk.options.by_home else QUEUE) - len(seat.token.queue)
         self.give_back(self.machine.seats.add(seat, self._next(max(0, room))))
         if self.ready or self.late:
             seat.token = escorted(seat.token, more=True)
@@ -300,8 +301,7 @@ class Registrar:
             self.ready = {**{node: lost[node] for node in lost if node not in there}, **self.ready}
 
     def seen(self, sender: NodeId, seen: Seen) -> None:
-        desk = self.desk
-        place = seen.place
+        desk, place = self.desk, seen.place
         if not 0 <= place.slot < desk.options.slots:
             return
         known = desk.best.get(place.slot)
@@ -352,7 +352,7 @@ class Registrar:
         if (seen.lease or hops > 0) and not self.machine.roll.may_lend():
             desk.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
             return
-        room = (QUEUE if desk.options.slots == 1 else 1) - len(post.lent)
+        room = (1 if desk.options.by_home else QUEUE) - len(post.lent)
         tickets = self._next(room) or (() if seen.lease else self._borrowed(post))
         post.more = bool(self.ready or self.late or (tickets and (post.more or len(tickets) > LOW)))
         post.lent.update(tickets)

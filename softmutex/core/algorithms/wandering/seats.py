@@ -252,10 +252,14 @@ class Seats:
     def queue_self(self, seat: Seat) -> None:
         """More requests wait here than one turn serves: a ticket behind the others'."""
         waiter = self.machine.waiter
-        request = next(iter(waiter.waiting))
+        there = [ticket.request for ticket in seat.token.queue if ticket.node == self.desk.me]
+        if there and self.desk.options.ageing:
+            waiter.noted(there[0])
+            return
+        request = waiter.label
         full = self.desk.options.each in (1, self.in_use)  # else another token may be free: ask for it
-        direct = full and not seat.token.escort.more and self.desk.options.hints
-        if any(ticket.node == self.desk.me for ticket in seat.token.queue):  # it stands for this one now
+        direct = full and not seat.token.escort.more and self.desk.options.hints and not self.desk.options.ageing
+        if there:  # it stands for this one now
             mine = Ticket(self.desk.me, request)
             queue = tuple(mine if ticket.node == mine.node else ticket for ticket in seat.token.queue)
             seat.token = seat.token._replace(queue=queue)
@@ -289,7 +293,7 @@ class Seats:
         """Where the token went from here just now: a request is sent after it, and not to the home."""
         desk = self.desk
         seat = self.by_slot.get(0)
-        if desk.options.slots > 1 or desk.now - self.passed_at > FRESH // 4:
+        if desk.options.by_home or desk.now - self.passed_at > FRESH // 4:
             return NOBODY
         if seat is not None:
             return seat.invited if self.presence(0) is Presence.PASSING else NOBODY

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from softmutex.core.errors import ConfigError
 from softmutex.core.events import SECOND, Duration, from_seconds
 from softmutex.core.machine import Setup
 from softmutex.core.options import Options, within
@@ -54,6 +55,7 @@ class WanderingOptions(Options):
     min_interval: float = within(0.0, 0.0)
     row: int = within(16, 1, 4096)  # requests of one node that are served in a row while others wait
     row_time: float = within(0.02, 0.0)  # no further one is started after this
+    ageing: float = within(0.0, 0.0)  # so long a wait is worth a step of priority; 0: first come first served
     listen: float = within(0.2, 0.0)  # a node that knows of no other waits so long for others before it makes a token
 
 
@@ -65,9 +67,16 @@ class Switches(WanderingOptions):
     when_isolated: str = "wait"
     place: int = 0  # of the resource on the ring of nodes: spreads the homes of many resources
 
+    @property
+    def by_home(self) -> bool:
+        """The home alone says who is next, ticket by ticket, for it alone knows the other tokens, or the priorities."""
+        return self.slots > 1 or self.ageing > 0
+
 
 def read_switches(setup: Setup, algorithm: str) -> Switches:
     options = WanderingOptions.read(setup.options, algorithm)
+    if options.ageing and setup.slots > 1:
+        raise ConfigError(f"{algorithm!r}: there are priorities at one slot only, and slots is {setup.slots}")
     return Switches(**asdict(options), slots=setup.slots, when_isolated=setup.when_isolated, place=setup.place)
 
 
@@ -80,4 +89,6 @@ def fingerprint(options: Switches, timing: Timing) -> int:
     text = (
         f"wandering 1 {options.slots} {options.each} {least_interval(options, timing)} {options.hints} {options.watch}"
     )
+    if options.ageing:
+        text += f" ageing {options.ageing:g}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") | 1

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.desk import Desk
 from softmutex.core.algorithms.wandering.messages import Want
+from softmutex.core.algorithms.wandering.precedence import Precedence
 from softmutex.core.algorithms.wandering.settings import PATIENCE
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import NOBODY, SECOND, Duration, Instant, NodeId, RequestId, from_seconds
@@ -39,7 +40,9 @@ class Waiter:
         "keeper",
         "last_run",
         "machine",
+        "named",
         "patience",
+        "precedence",
         "since",
         "tries",
         "waiting",
@@ -48,6 +51,8 @@ class Waiter:
     def __init__(self, machine: Wandering, timing: Timing) -> None:
         self.machine = machine
         self.waiting: dict[RequestId, Instant] = {}
+        self.precedence = Precedence(machine.desk.options)  # of the requests that wait here
+        self.named: RequestId = 0  # by our last ticket
         self.asked: RequestId | None = None  # the request that our ticket names
         self.tries = 0  # by the home unanswered ones in a row, of whatever request
         self.keeper = NOBODY  # who said last that it has our ticket, and for how long that is good
@@ -63,18 +68,31 @@ class Waiter:
 
     # --- the application ---------------------------------------------------------------------------------------------
 
-    def add(self, request: RequestId) -> None:
-        self.waiting[request] = self.desk.now
+    def add(self, request: RequestId, priority: int = 0) -> None:
+        self.waiting[request], credit = self.desk.now, self.credit
+        self.precedence.asks(request, self.desk.now, priority)
+        if self.asked is not None and self.credit > credit and self.desk.options.hints:
+            self._send()  # the same ticket, for somebody more urgent
 
     def remove(self, request: RequestId) -> None:
         self.waiting.pop(request, None)
+        self.precedence.due.pop(request, None)
         if not self.waiting:
             self.rest()
 
     def next(self) -> RequestId:
-        request = next(iter(self.waiting))
-        del self.waiting[request]
-        return request
+        return self.precedence.take(self.waiting)[0]
+
+    @property
+    def label(self) -> RequestId:
+        """What the next ticket names: a request that waits; where they are not served in order, a number that grows."""
+        oldest = next(iter(self.waiting))
+        return max(oldest, self.named + 1) if self.desk.options.ageing else oldest
+
+    @property
+    def credit(self) -> Duration:
+        """By how much the most urgent request here counts as older than now."""
+        return max(0, self.precedence.lead(self.waiting, self.desk.now))
 
     @property
     def late(self) -> bool:
@@ -94,7 +112,7 @@ class Waiter:
         """Make sure that somebody knows that this node waits."""
         if not self.waiting or self.asked is not None:
             return
-        self.asked = next(iter(self.waiting))
+        self.asked = self.named = self.label
         if self.desk.options.hints:
             self._send(new=True)
         if not (self.desk.options.hints and self.desk.options.census):
@@ -102,7 +120,7 @@ class Waiter:
 
     def noted(self, request: RequestId) -> None:
         """Our ticket is in the queue of the token that is here. Tokens get lost: ask if it does not come back."""
-        self.asked = request
+        self.asked, self.named = request, max(self.named, request)
         self.queued(request, PATIENCE)
 
     def rest(self) -> None:
@@ -203,4 +221,4 @@ class Waiter:
         wait = AGAIN * self.desk.rto << min(self.tries, 4)
         self.tries += to == self.desk.home
         self.desk.timer("want", self.desk.now + wait)
-        self.desk.post(to, Want(self.desk.me, self.asked, self.late, steps, ahead))
+        self.desk.ask(to, Want(self.desk.me, self.asked, self.late, steps, ahead), self.credit)

@@ -1,0 +1,40 @@
+"""Who comes before whom where there are priorities: whoever asked first, each step of priority counted as a wait.
+
+    due = when it asked - priority * `ageing`            the smallest comes first; where they are equal, the older one
+
+The naive way, the highest priority first, lets a low one wait for as long as high ones come. With a due time of its
+own, which never changes, a request is overtaken only by those that ask within (their priority - its own) * `ageing`
+after it: from then on it is the oldest. Nobody compares clocks: what is sent is by how much a request counts as older
+than now.
+
+Without `ageing` nothing is noted here, and the order is that of the register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from softmutex.core.algorithms.wandering.settings import WanderingOptions
+from softmutex.core.events import Duration, Instant, from_seconds
+
+
+class Precedence:
+    __slots__ = ("due", "step")
+
+    def __init__(self, options: WanderingOptions) -> None:
+        self.step: Duration = from_seconds(options.ageing)
+        self.due: dict[int, Instant] = {}
+
+    def asks(self, who: int, since: Instant, priority: int = 0) -> None:
+        if self.step:
+            self.due[who] = since - priority * self.step
+
+    def take(self, those: dict[int, int]) -> tuple[int, int]:
+        """The first, out of them. Of whom no due time is known had come to the head before, and was given back."""
+        who = min(those, key=lambda who: (who in self.due, self.due.get(who, 0))) if self.due else next(iter(those))
+        self.due.pop(who, None)
+        return who, those.pop(who)
+
+    def lead(self, those: Iterable[int], now: Instant) -> Duration:
+        """By how much the first of them counts as older than now."""
+        return max((now - self.due[who] for who in those if who in self.due), default=0)
