@@ -46,7 +46,7 @@ def test_every_endpoint_holds_what_its_description_promises(tmp_path: Path, has_
     registry.start()
     try:
         command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{registry.base}/openapi.json"]
-        command += ["--max-examples", "15", "--seed", "1", "--request-timeout", "5", "--no-color"]
+        command += ["--max-examples", "15", "--seed", "1", "--request-timeout", "60", "--no-color"]
         command += ["--phases", "examples,coverage,fuzzing", "--generation-database", "none"]
         command += ["-H", f"Authorization: Bearer {TOKEN}"] if has_token else []
         run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
