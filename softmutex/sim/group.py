@@ -29,6 +29,7 @@ from softmutex.core.events import (
     Withdrawn,
 )
 from softmutex.core.machine import Algorithm, Setup
+from softmutex.core.messages import Void
 from softmutex.sim import demand
 from softmutex.sim.node import NEVER, Clock, SimNode
 
@@ -185,6 +186,11 @@ class Population:
                 found.setdefault(event.message.token.id, event.message.token)
         return found
 
+    def refusals_on_the_way(self) -> int:
+        """Each may bring a token back, of which nobody but its sender knows meanwhile that it was not taken."""
+        coming = {(node.id, void) for node, event in self._world.on_the_way() if (void := _refusal(event)) is not None}
+        return sum(node_id in self.nodes for node_id, _ in coming)
+
     # --- pauses ------------------------------------------------------------------------------------------------------
 
     def pause(self, node: SimNode) -> None:
@@ -287,3 +293,7 @@ def _discard(members: list[NodeId], node_id: NodeId) -> bool:
     if found:
         del members[at]
     return found
+
+
+def _refusal(event: Event) -> Void | None:
+    return event.message if isinstance(event, Received) and isinstance(event.message, Void) else None

@@ -115,10 +115,13 @@ class Network:
                 return []
         return self.travel(node.id, to)
 
+    def is_cut(self, sender: NodeId, to: NodeId) -> bool:
+        return any(cut(sender, to) for cut in self.cuts) or (sender, to) in self.dead
+
     def travel(self, sender: NodeId, to: NodeId) -> list[Duration]:
         """The same of anything that nobody intercepts."""
         random = self._random
-        if any(cut(sender, to) for cut in self.cuts) or (self.dead and (sender, to) in self.dead):
+        if self.is_cut(sender, to):
             return []
         if self.loss and random() < self.loss:
             return []

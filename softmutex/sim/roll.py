@@ -76,6 +76,8 @@ class Roll:
         for node in nodes:
             self._suspicion.forget(node, self._world.now)
             self._ways.pop(node, None)
+        for node in [node for node, (way, _) in self._ways.items() if way in nodes]:
+            del self._ways[node]
         self._roll_call.left(nodes, self._world.now)
 
     def way_to(self, node: NodeId) -> NodeId:
@@ -88,7 +90,9 @@ class Roll:
 
     def came_by(self, sender: NodeId, way: NodeId) -> None:
         """It goes to the trouble of a relay, so it is answered on the same way."""
-        self._ways.setdefault(sender, (way, self._world.now))
+        known, _ = self._ways.get(sender, (NOBODY, 0))
+        if known != way:  # `core/group/ways.py`: the way that was known may be no more
+            self._ways[sender] = (way, self._world.now)
 
     def _when_heard(self, node: NodeId) -> Instant:
         return self._heard_at.get(node, 0)

@@ -346,9 +346,13 @@ def _clog(world: World, fault: Clog) -> None:
 def _replay(world: World, fault: Replay) -> None:
     within = round(fault.within_s * SECOND)
 
+    def again(sender: NodeId, to: NodeId, message: Any) -> None:
+        if not world.network.is_cut(sender, to):  # a copy is as little heard there as the first one was
+            world.deliver(sender, to, message)
+
     def keep(sender: SimNode, to: NodeId, message: Any) -> bool:
         if world.chance() < fault.share:
-            world.after(1 + int(world.chance() * within), world.deliver, sender.id, to, message)
+            world.after(1 + int(world.chance() * within), again, sender.id, to, message)
         return False
 
     world.network.intercept(keep)

@@ -112,6 +112,19 @@ def test_the_search_finds_a_newcomer_that_makes_its_own_token(bounds: dict[str, 
         KeeperExplorer(FoundsAlone, **bounds).explore()
 
 
+class AsksNobody(Installer):
+    """office.O2 is missing: what the keeper misses is gone."""
+
+    def is_gone(self, current: Round, slot: int) -> bool:
+        return True
+
+
+def test_the_search_finds_a_keeper_that_makes_a_token_beside_one_that_is_passed_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("softmutex.core.algorithms.keeper.machine.Installer", AsksNobody)
+    with pytest.raises(Found, match="run A at once"):
+        KeeperExplorer(Keeper, nodes=2, timers=2, holds=False).explore()
+
+
 class NoMajority(Installer):
     """installer.I2 is missing: whoever answers is enough."""
 
@@ -120,7 +133,7 @@ class NoMajority(Installer):
 
 
 def test_the_laws_see_a_keeper_that_needs_no_majority(monkeypatch: pytest.MonkeyPatch):
-    fields: dict[str, Any] = {"algorithm": "keeper", "nodes": 6, "duration_s": 150.0, "settle_s": 60.0, "seed": 2}
+    fields: dict[str, Any] = {"algorithm": "keeper", "nodes": 6, "duration_s": 150.0, "settle_s": 60.0, "seed": 11}
     cuts = tuple(Partition(20.0 + 40 * n, 45.0 + 40 * n, 0.34, target="holder") for n in range(3))
     scenario = Scenario(**fields, op_s=2.0, delay_s=0.3, bound_s=10.0, faults=cuts)
     assert not simulate(scenario).violations

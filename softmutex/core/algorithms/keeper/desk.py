@@ -22,6 +22,8 @@ from softmutex.core.patience import Patience
 from softmutex.core.routing import PrefixRing, key_of
 
 FIRST_PATIENCE: Final = SECOND  # while no round trip was measured; up to four times that later
+DEPARTED: Final = 16  # of those that left, so many are remembered: others may still count them
+JOINED: Final = 8  # and so many that joined: others may not know them yet
 HOMES: Final = 2  # members that are told who keeps, and asked first: pointers, which decide nothing
 
 
@@ -50,8 +52,10 @@ class Desk(Outbox):
     __slots__ = (
         "_ring",
         "best",
+        "departed",
         "former",
         "heard_at",
+        "joined",
         "keeper",
         "leaving",
         "members",
@@ -79,6 +83,8 @@ class Desk(Outbox):
         self.heard_at: Instant = -(1 << 62)  # when the keeper was last heard
         self.best: dict[int, Name] = {}  # of each slot
         self.silent: dict[NodeId, None] = {}
+        self.departed: tuple[NodeId, ...] = ()  # the last that left
+        self.joined: tuple[NodeId, ...] = ()  # the last that joined, and did not leave
         self.patience = Patience(FIRST_PATIENCE)
         self.leaving = False
         self.woke_at: Instant = -SECOND
@@ -125,6 +131,8 @@ class Desk(Outbox):
         self._ring.update(joined, left)
         for node in left:
             self.silent.pop(node, None)
+        self.departed = (*self.departed, *left)[-DEPARTED:]
+        self.joined = tuple(node for node in (*self.joined, *joined)[-JOINED:] if node not in left)
 
     def tell_keeper(self, to: NodeId, number: int = 0) -> None:
         self.post(to, Keeps(self.term, self.keeper, number))

@@ -20,7 +20,7 @@ from typing import Final
 
 from softmutex.core.algorithms.keeper.desk import Desk, KeeperOptions, name_of, rank
 from softmutex.core.algorithms.keeper.ledger import Ledger
-from softmutex.core.algorithms.keeper.messages import Beat, Fed, Lease, Name, Unclaimed
+from softmutex.core.algorithms.keeper.messages import Beat, Fed, Lease, Missed, Name, Unclaimed
 from softmutex.core.algorithms.keeper.waiter import Waiter
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
@@ -45,6 +45,7 @@ QUEUE: Final = 32
 LOW: Final = 2  # so few tickets in a token, and it is fed again
 LEASE_MOST: Final = 9 * SECOND
 SUSPECTED_AFTER: Final = 2  # unanswered beats
+ASKED: Final = 16
 LOST_AFTER: Final = 6  # ... and another keeper is looked for
 
 
@@ -52,8 +53,9 @@ class Seat:
     """One token that is here."""
 
     __slots__ = (
+        "asked",
         "asked_at",
-        "asked_lease",
+        "beat_at",
         "fresh_until",
         "giving",
         "granted_at",
@@ -81,10 +83,22 @@ class Seat:
         self.giving: Ticket | None = None  # to whom it is committed, or offered
         self.more = token.escort.more  # others wait whom the queue does not have
         self.asked_at: Instant | None = None  # the first beat that nobody has answered yet
-        self.asked_lease: Duration = 0
+        self.asked: dict[Instant, Duration] = {}  # when the beats were sent that may be answered, and for which lease
+        self.beat_at: Instant = -1  # the last beat
         self.tries = 0
         self.idle = False  # the keeper knows that it is parked
         self.fresh_until: Instant = 0  # when the next beat of a parked one is due
+
+
+class Went:
+    """Where a token went from here."""
+
+    __slots__ = ("name", "sent_after", "to")
+
+    def __init__(self, name: Name, to: NodeId) -> None:
+        self.name = name
+        self.to = to
+        self.sent_after: set[tuple[int, tuple[Ticket, ...]]] = set()  # FEDs: once each, or copies breed copies
 
 
 class Holder:
@@ -98,7 +112,7 @@ class Holder:
         self._ledger = ledger
         self.seats: dict[int, Seat] = {}
         self._orphans: dict[RequestId, int] = {}  # holds whose token was discarded, and its slot
-        self._went: dict[int, tuple[Name, NodeId]] = {}  # where the last token of each slot went from here
+        self._went: dict[int, Went] = {}  # where the last token of each slot went from here
 
     # --- what others see ---------------------------------------------------------------------------------------------
 
@@ -182,7 +196,7 @@ class Holder:
         if queue != seat.token.queue:
             seat.token = seat.token._replace(queue=queue)
         can_use = bool(waiter.waiting) and not desk.leaving and len(self.using) < self._options.each
-        if can_use and seat.lease_end - desk.now < self.slack() // 2:
+        if can_use and seat.lease_end - desk.now < self.slack() * 7 // 10:
             self._beat(seat)
         elif can_use and (seat.mine or seat.token.hop > max(seat.used, 0) or not (queue or seat.more)):
             self._grant(seat)
@@ -191,7 +205,8 @@ class Holder:
         elif queue and self._may_get(desk.keeper):
             self._give(seat, Ticket(desk.keeper, 0), queue)
         elif seat.more and not desk.leaving:
-            self._beat(seat)
+            if seat.beat_at < desk.now:  # who keeps answers itself at once, and might go on for ever
+                self._beat(seat)
         elif desk.leaving:
             self._leave(seat)
 
@@ -251,6 +266,7 @@ class Holder:
             return
         seat.giving = ticket
         seat.asked_at, seat.tries = None, seat.tries if desk.leaving else 0
+        seat.asked.clear()
         desk.cancel(("seat", seat.token.slot))
         seat.token = escorted(seat.token._replace(queue=rest), unseen=left, more=seat.more)
         if ticket.request:
@@ -275,7 +291,9 @@ class Holder:
                 self.take(token)
             case Passed(token, to) | Gone(token, to):
                 seat = self._given(token)
-                self._went[token.slot] = (name_of(token)._replace(hop=token.hop + 1), to)
+                went = self._went[token.slot] = Went(name_of(token)._replace(hop=token.hop + 1), to)
+                if isinstance(outcome, Gone):
+                    desk.post(desk.keeper, Missed(went.name))
                 if seat is not None:
                     del self.seats[token.slot]
                     for late in seat.late:
@@ -336,10 +354,13 @@ class Holder:
 
     def _send_after(self, message: Fed) -> None:
         """Where the token went; or back to the keeper, which knows more some day."""
-        name, to = self._went.get(message.token.slot, (message.token, NOBODY))
-        is_newer = name.hop > message.token.hop and rank(name) == rank(message.token)
-        if is_newer and message.steps > 1 and to in self._desk.members:
-            self._desk.post(to, message._replace(token=name, steps=message.steps - 1))
+        went = self._went.get(message.token.slot)
+        is_newer = went is not None and went.name.hop > message.token.hop and rank(went.name) == rank(message.token)
+        if went is not None and is_newer and message.steps > 1 and went.to in self._desk.members:
+            copy = (message.token.hop, message.tickets)
+            if copy not in went.sent_after and len(went.sent_after) < QUEUE:
+                went.sent_after.add(copy)
+                self._desk.post(went.to, message._replace(token=went.name, steps=message.steps - 1))
         else:
             self._desk.post(self._desk.keeper, message._replace(steps=0))
 
@@ -423,6 +444,7 @@ class Holder:
         for seat in self.seats.values():
             if seat.giving is None:
                 seat.asked_at, seat.tries = None, 0
+                seat.asked.clear()
                 self._beat(seat)
 
     def doubt_all(self) -> None:
@@ -430,6 +452,7 @@ class Holder:
         for seat in self.seats.values():
             seat.lease_end = min(seat.lease_end, self._desk.now)
             seat.asked_at = None
+            seat.asked.clear()
             self.look(seat)
             if seat.giving is None:
                 self._beat(seat)
@@ -438,10 +461,14 @@ class Holder:
         desk = self._desk
         if seat.asked_at is not None and not again:
             return
+        seat.beat_at = desk.now
         parked = self._is_parked(seat) or self._waits_for_more(seat)
         lease = 0 if parked else min(self._pace(seat) + self.slack(), LEASE_MOST)
-        if seat.asked_at is None or seat.asked_lease != lease:
-            seat.asked_at, seat.asked_lease = desk.now, lease
+        if seat.asked_at is None:
+            seat.asked_at = desk.now
+        seat.asked[desk.now] = lease
+        if len(seat.asked) > ASKED:
+            del seat.asked[next(iter(seat.asked))]
         desk.post(desk.keeper, Beat(desk.term, name_of(seat.token), lease, parked, seat.token.queue, desk.now))
         self._set(seat)
 
@@ -453,11 +480,12 @@ class Holder:
         seat = self.seats.get(message.token.slot)
         if seat is None or seat.giving is not None or rank(seat.token) != rank(message.token) or message.better:
             return
-        if seat.asked_at is None or not seat.asked_at <= message.sent <= desk.now:
+        if message.sent not in seat.asked:
             return
         if desk.now > message.sent:  # nothing is learnt of the network where this node is the keeper
             desk.patience.learn(desk.now - message.sent, 0)
-        asked_lease, seat.asked_at, seat.tries = seat.asked_lease, None, 0
+        asked_lease, seat.asked_at, seat.tries = seat.asked[message.sent], None, 0
+        seat.asked = {sent: lease for sent, lease in seat.asked.items() if sent > message.sent}
         seat.more = message.more and (bool(seat.token.queue) or desk.slots > 1)  # else FED follows at once
         if message.renewed:
             seat.lease_end = max(seat.lease_end, message.sent + asked_lease)

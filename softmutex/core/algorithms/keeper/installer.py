@@ -20,7 +20,7 @@ I2  A round counts answers that bear its number, each node once; majority is of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from softmutex.core.algorithms.keeper.desk import Desk
 from softmutex.core.algorithms.keeper.holder import LEASE_MOST, Holder
@@ -38,16 +38,34 @@ ANSWER: Final = 4 * SECOND  # who does not answer for so long is silent, whateve
 PASSING: Final = 4 * SECOND  # after its lease, a token that is said to be on its way is believed no longer
 
 
+STRANGERS: Final = 64
+NUMBERS: Final = 0xFFFF  # of the copies of a question, beside the number of the round
+
+
+class Answer(NamedTuple):
+    report: Report
+    asked_at: Instant
+    unknown: int  # members that it counts, and the proposer does not
+
+
+class Asked(NamedTuple):
+    at: Instant
+    known: int  # members
+
+
 class Round:
-    __slots__ = ("alive", "asked_at", "begun", "number", "reports", "term", "tries")
+    __slots__ = ("alive", "asked", "asked_as", "begun", "due", "number", "reports", "strangers", "term", "tries")
 
     def __init__(self, number: int, term: int, now: Instant) -> None:
-        self.number = number
+        self.number = number & ~NUMBERS
         self.term = term
         self.begun = now
         self.tries = 0
-        self.asked_at: dict[NodeId, Instant] = {}
-        self.reports: dict[NodeId, tuple[Report, Instant]] = {}  # and when it was asked
+        self.due: Instant = 0  # when those that are missing are asked again
+        self.asked: set[NodeId] = set()
+        self.strangers: dict[NodeId, None] = {}  # members that others know
+        self.asked_as: dict[int, Asked] = {}  # by the number of the copy: an answer is as old as its question
+        self.reports: dict[NodeId, Answer] = {}
         self.alive = False  # somebody heard the keeper lately
 
 
@@ -90,6 +108,23 @@ class Installer:
         self._round = self._since = None
         self._desk.cancel("round")
 
+    def members_changed(self) -> None:
+        """Who left is missing no more, and counts nowhere; who joined is asked."""
+        current = self._round
+        if current is not None and current.tries and not current.alive:
+            for node in [node for node in current.strangers if node in self._desk.members]:
+                del current.strangers[node]
+            for node in self._desk.departed:
+                current.strangers.pop(node, None)
+            self._hurry(current)
+            self._decide()
+
+    def _hurry(self, current: Round) -> None:
+        at = self._desk.now + self._desk.patience.wait(0) // 4
+        if at < current.due:
+            current.due = at
+            self._desk.timer("round", at)
+
     def followed(self) -> None:
         """There is another keeper."""
         self.stop()
@@ -114,22 +149,32 @@ class Installer:
     def _ask(self, current: Round) -> None:
         desk = self._desk
         now = desk.now
+        number = current.number + min(1 + current.tries, NUMBERS)
+        current.asked_as.setdefault(number, Asked(now, len(desk.members) + len(current.strangers)))
         final = current.term == desk.term and all(now >= self.office.lent_until(s) for s in self.office.missing())
-        for node in desk.members:
+        for node in (*desk.members, *current.strangers):
             if node == desk.me:
                 continue
             answered = current.reports.get(node)
-            if answered is None or (final and now - answered[1] > PROMISE // 2) or self._is_passing(answered[0]):
+            if answered is None or self._is_passing(answered.report) or self._is_to_promise(current, answered, final):
                 if current.tries == 2 and answered is None:
                     desk.suspect(node)
-                current.asked_at[node] = now
-                desk.post(node, Propose(current.number, current.term))
+                current.asked.add(node)
+                desk.post(node, Propose(number, current.term, desk.departed))
         wait = min(desk.patience.wait(0) << min(current.tries, 4), WAIT_MOST)
         current.tries += 1
         if current.tries > 2 and now - current.begun > ISOLATED_AFTER and not self.is_majority(current):
             self.office.set_isolated(desk.when_isolated != "proceed")
         ends = [self.office.lent_until(slot) for slot in self.office.missing() if self.office.lent_until(slot) > now]
-        desk.timer("round", min([now + desk.jitter(wait), *(end + 1 for end in ends)]))
+        current.due = min([now + desk.jitter(wait), *(end + 1 for end in ends)])
+        desk.timer("round", current.due)
+
+    def _is_to_promise(self, current: Round, answered: Answer, final: bool) -> bool:
+        """Who kept no promise yet, or may not keep it much longer, where all promises together are enough."""
+        desk = self._desk
+        hopeful = final or all(node in current.reports or node == desk.me for node in desk.members)
+        is_old = desk.now - answered.asked_at > PROMISE // 2
+        return hopeful and (not answered.report.promised or answered.unknown > 0 or is_old)
 
     def _is_passing(self, report: Report) -> bool:
         missing = self.office.missing()
@@ -148,10 +193,10 @@ class Installer:
         if promised:
             self._promise = (propose.term, sender, desk.now + PROMISE)
         best = tuple(desk.best.values())[:8]
-        members = len(desk.members)
+        members = len(desk.members) - sum(node in desk.members for node in propose.left)
         answer = Report(
-            propose.number, promised, desk.term, desk.keeper, min(heard, 1 << 50), members, holder.here(),
-            holder.passing(), best,
+            propose.number, promised, desk.term, desk.keeper, min(heard, 1 << 50), members, desk.joined,
+            holder.here(), holder.passing(), best,
         )  # fmt: skip
         desk.post(sender, answer)
         return promised
@@ -174,13 +219,20 @@ class Installer:
 
     def reported(self, sender: NodeId, report: Report) -> None:
         current = self._round
-        if current is None or not current.number or report.number != current.number:
+        if current is None or not current.number or report.number & ~NUMBERS != current.number:
             if report.promised and self._desk.keeps:
                 self._desk.tell_keeper(sender, report.number)  # it is over
             return
-        if sender not in current.asked_at:
+        before = current.reports.get(sender)
+        asked = current.asked_as.get(report.number)
+        if sender not in current.asked or asked is None or (before and before.report.number > report.number):
             return
-        current.reports[sender] = (report, current.asked_at[sender])
+        strangers = [n for n in report.joined if n not in self._desk.members and n not in self._desk.departed]
+        if any(node not in current.strangers for node in strangers) and len(current.strangers) < STRANGERS:
+            current.strangers.update(dict.fromkeys(strangers))
+            self._hurry(current)
+        known = max(asked.known, len(self._desk.members) + len(current.strangers))
+        current.reports[sender] = Answer(report, asked.at, max(0, report.members - known))
         keeper_lives = report.keeper not in (NOBODY, self._desk.me) and report.heard < LATELY
         if current.term > self._desk.term and keeper_lives and not report.promised:
             if report.keeper in self._desk.silent:
@@ -193,13 +245,17 @@ class Installer:
 
     def is_majority(self, current: Round) -> bool:
         desk = self._desk
-        promised = [report for report, _ in current.reports.values() if report.promised]
-        count = max([len(desk.members), *(report.members for report, _ in current.reports.values())])
-        mine = 1 + len(promised)
+        count = self._count(current)
+        mine = 1 + sum(answer.report.promised for answer in current.reports.values())
         if desk.when_isolated == "proceed":
             awaited = [n for n in desk.members if n != desk.me and n not in current.reports and n not in desk.silent]
             return current.tries > 3 or not awaited or 2 * mine > count
         return 2 * mine > count or (2 * mine == count and current.term == desk.term)
+
+    def _count(self, current: Round) -> int:
+        """Who counts: all that this node knows, or somebody else does, and that did not leave."""
+        unknown = max((answer.unknown for answer in current.reports.values()), default=0)
+        return len(self._desk.members) + len(current.strangers) + unknown
 
     def _decide(self) -> None:
         desk = self._desk
@@ -209,12 +265,14 @@ class Installer:
         if not self.is_majority(current):
             return
         if current.term > desk.term:
-            known = max([desk.term, *(report.term for report, _ in current.reports.values())])
-            count = max([len(desk.members), *(report.members for report, _ in current.reports.values())])
+            known = max([desk.term, *(answer.report.term for answer in current.reports.values())])
+            count = self._count(current)
             patience = UNKNOWN if len(current.reports) + 1 >= count else UNKNOWN_TO_SOME
             if known == 0 and self._since is not None and desk.now - self._since < patience:
                 return
             self._install(current)
+            if len(current.reports) + 1 >= count:
+                desk.timer("round", desk.now)  # who did not promise another one may do so now
         if desk.keeps and current.term == desk.term:
             if not self.office.confirmed:
                 self.office.confirm()
@@ -234,12 +292,12 @@ class Installer:
 
     def _look_for_tokens(self, current: Round) -> None:
         desk, office, holder = self._desk, self.office, self.holder
-        for report, _ in current.reports.values():
+        for report, _, _ in current.reports.values():
             for name in report.best:
                 holder.replaced(name)
         missing = office.missing()
         for slot in missing:
-            for node, (report, _) in current.reports.items():
+            for node, (report, _, _) in current.reports.items():
                 for name in report.here:
                     if name.slot == slot and desk.better(name) is None and node in desk.members:
                         office.found(name, node)
@@ -259,16 +317,19 @@ class Installer:
     def is_gone(self, current: Round, slot: int) -> bool:
         """office.O2."""
         desk = self._desk
-        names = [*self.holder.passing(), *(name for report, _ in current.reports.values() for name in report.passing)]
+        names = [
+            *self.holder.passing(),
+            *(name for answer in current.reports.values() for name in answer.report.passing),
+        ]
         over = desk.now >= self.office.lent_until(slot)
         if any(name.slot == slot for name in names) and desk.now < self.office.lent_until(slot) + PASSING:
             return False
         fresh = [
             node
-            for node, (report, asked) in current.reports.items()
-            if report.promised and desk.now - asked < PROMISE and node in desk.members
+            for node, (report, asked_at, _) in current.reports.items()
+            if report.promised and desk.now - asked_at < PROMISE and (node in desk.members or node in current.strangers)
         ]
-        members = max([len(desk.members), *(report.members for report, _ in current.reports.values())])
+        members = self._count(current)
         if 1 + len(fresh) >= members:
             return True
         if desk.now - current.begun < ANSWER and any(

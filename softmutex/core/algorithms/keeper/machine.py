@@ -18,6 +18,7 @@ from softmutex.core.algorithms.keeper.messages import (
     Keeps,
     Lease,
     Legacy,
+    Missed,
     Propose,
     Reckon,
     Reckoned,
@@ -112,7 +113,7 @@ class Keeper(Algorithm):
         desk.now = now
         desk.out = []
         for seat in self._holder.seats.values():
-            if seat.using is not None:
+            if seat.using is not None and not (isinstance(event, Released) and event.request == seat.using):
                 self._holder.look(seat)  # first of all: was this node asleep?
         self._handle(event)
         self._settle()
@@ -205,6 +206,9 @@ class Keeper(Algorithm):
             case Unclaimed(ticket):
                 if desk.keeps:
                     self._office.unclaimed(ticket)
+            case Missed(name):
+                if desk.keeps:
+                    self._office.missed(name)
             case Propose():
                 if message.term < desk.term or (message.term == desk.term and sender != desk.keeper):
                     desk.tell_keeper(sender)  # to propose a term is not to keep in it
@@ -352,6 +356,7 @@ class Keeper(Algorithm):
             for node in desk.homes():
                 if node not in before:
                     desk.tell_keeper(node)
+        self._installer.members_changed()
         if desk.keeper in left:
             self._keeper_is_gone()
         self._holder.advance_all()

@@ -1,4 +1,4 @@
-"""What nodes say to one another for the keeper's token, beside the hand-over itself: kinds 176 to 188."""
+"""What nodes say to one another for the keeper's token, beside the hand-over itself: kinds 176 to 189."""
 
 from __future__ import annotations
 
@@ -77,11 +77,18 @@ class Unclaimed(NamedTuple):
     ticket: Ticket
 
 
+class Missed(NamedTuple):
+    """To the keeper: I passed this token on, and it was never confirmed."""
+
+    token: Name
+
+
 class Propose(NamedTuple):
     """I would keep in this term, or do and miss tokens. What do you know? Take none until I say who keeps."""
 
     number: U64
     term: Count
+    left: Annotated[tuple[NodeId, ...], "<=16"]  # the last that I know to have left: they do not count
 
 
 class Report(NamedTuple):
@@ -92,7 +99,8 @@ class Report(NamedTuple):
     term: Count
     keeper: NodeId
     heard: Duration  # since the keeper was heard; 0: this node is the keeper
-    members: Count  # how many this node knows
+    members: Count  # how many this node knows, without those that the proposer knows to have left
+    joined: Annotated[tuple[NodeId, ...], "<=8"]  # the last of them: the proposer may not know them yet
     here: Names
     passing: Names  # committed to others, and not confirmed
     best: Names  # the best token of each slot that it ever heard of
@@ -113,6 +121,7 @@ class Legacy(NamedTuple):
     tickets: Tickets
     tokens: Names
     holders: Annotated[tuple[NodeId, ...], "<=8"]
+    lent: Duration  # how long the last lease may still run
 
 
 class Reckon(NamedTuple):
@@ -161,4 +170,5 @@ MESSAGES: Final[dict[int, type[Message]]] = {
     186: Reckoned,
     187: Told,
     188: Unclaimed,
+    189: Missed,
 }

@@ -4,8 +4,9 @@
                   ^--- found missing in the next BEAT ---'   '--- replaced: `better`
     no BEAT: the holder is suspected; its lease is over, or it is dead: a search (`installer`), and a token is made
 
-O1  A lease is lent only by a keeper that was confirmed by a majority, and reaches one now (`wait`; half of the group
-    and the keeper will do). Whoever slept, or reached too few, is confirmed anew by a round of its own term.
+O1  A lease is lent only by a keeper that was confirmed by a majority, and reached one just now (`wait`; half of the
+    group and the keeper will do): it ends LEASE_MOST + ROLL_FRESH after a roll call at the latest. Whoever slept, or
+    reached too few, is confirmed anew by a round of its own term.
 O2  A token is made only by the keeper, in a round in which everybody that counts promised to take none of that slot
     and none is passing; or a majority did, and whatever was lent is over.
 O3  A ticket leaves the register only into a token; it comes back when a BEAT shows that it is not there.
@@ -23,6 +24,7 @@ from softmutex.core.events import (
     NOBODY,
     SECOND,
     CallRoll,
+    Duration,
     FactKind,
     Instant,
     Level,
@@ -35,7 +37,8 @@ from softmutex.core.events import (
 STEPS: Final = 40
 PATIENCE: Final = 6 * SECOND  # of a waiter whose claim is in the register, or
 PATIENCE_EACH: Final = 6 * SECOND  # so long for each of those that wait: together they ask once in so long
-ROLL_FRESH: Final = SECOND // 2
+ROLL_FRESH: Final = SECOND // 2  # a roll call allows the longest lease for so long, a shorter one so much longer,
+ROLL_OLD: Final = 5 * SECOND // 2  # and none after that
 ON_ITS_WAY: Final = SECOND  # a ticket that a beat does not show may be
 LATE: Final = 3 * SECOND // 10  # of a beat
 
@@ -44,6 +47,7 @@ class Waits(NamedTuple):
     request: RequestId
     since: Instant
     fed_at: Instant = 0  # when it was put into a token's queue
+    fed_hop: int = 0  # of the token, as it was known then
 
 
 class Post:
@@ -139,9 +143,10 @@ class Office:
         post.name, post.holder, post.missing = name, holder, False
         self._expect(post, now + 2 * SECOND)
 
-    def lost(self, node: NodeId, name: Name) -> None:
+    def missed(self, name: Name) -> None:
+        """Who passed it on has given it up: where is it?"""
         post = self.posts.get(name.slot)
-        if post is not None and rank(post.name) == rank(name) and name.hop >= post.name.hop:
+        if post is not None and rank(post.name) == rank(name) and name.hop > post.name.hop:
             self._miss(post)
 
     def _expect(self, post: Post, at: Instant) -> None:
@@ -204,7 +209,7 @@ class Office:
             self._answer(sender, beat, False)
             if post.fed:
                 desk.timer(("watch", post.name.slot), desk.now + ON_ITS_WAY)
-        elif desk.when_isolated == "proceed" or (self.confirmed and desk.now - self._rolled_at <= ROLL_FRESH):
+        elif desk.when_isolated == "proceed" or self._may_lend(min(beat.lease, LEASE_MOST)):
             self._answer(sender, beat, True)
         else:
             self._expect(post, max(post.due, desk.now + 2 * SECOND))
@@ -214,6 +219,11 @@ class Office:
             else:
                 self._search()
         self.feed(post)
+
+    def _may_lend(self, lease: Duration) -> bool:
+        """O1. What is lent on one roll call is over at the same time, however late it was lent."""
+        age = self._desk.now - self._rolled_at
+        return self.confirmed and age <= min(ROLL_OLD, LEASE_MOST + ROLL_FRESH - lease)
 
     def _answer(self, sender: NodeId, beat: Beat, lends: bool) -> None:
         desk = self._desk
@@ -232,11 +242,9 @@ class Office:
         desk = self._desk
         if not desk.keeps:
             self._beats.clear()
-        elif level is Level.LESS:
-            self._beats.clear()
+        elif level is Level.LESS:  # or the network is slower than a roll call waits: a round of its own term tells
             self.confirmed = False
-            if desk.when_isolated != "proceed":
-                self.set_isolated(True)
+            self._search()
         elif self.confirmed:
             self.set_isolated(False)
             self._rolled_at = desk.now
@@ -307,7 +315,7 @@ class Office:
         room = QUEUE - LOW - 1 if desk.slots == 1 else 1
         tickets: list[Ticket] = []
         for node in sorted(self.register, key=lambda node: self.register[node].since)[:room]:
-            post.fed[node] = ticket = self.register.pop(node)._replace(fed_at=desk.now)
+            post.fed[node] = ticket = self.register.pop(node)._replace(fed_at=desk.now, fed_hop=post.name.hop)
             tickets.append(Ticket(node, ticket.request))
         if tickets:
             post.parked = False
@@ -319,6 +327,7 @@ class Office:
         """It is idle, and others wait for tokens that are in use: the first of these comes here instead."""
         waits = [(ticket.since, node, other) for other in self.posts.values() for node, ticket in other.fed.items()]
         waits = [each for each in waits if each[2] is not post and each[1] != each[2].holder]
+        waits = [each for each in waits if self._desk.now - each[2].fed[each[1]].fed_at > ON_ITS_WAY]
         if waits:
             _, node, other = min(waits, key=lambda each: each[:2])
             self.register[node] = other.fed.pop(node)
@@ -327,13 +336,15 @@ class Office:
         """What was served is over; what is neither in the queue nor on its way comes back."""
         fed, queue = post.fed, {ticket.node: ticket.request for ticket in beat.queue}
         order = list(fed)
-        done = order.index(post.holder) + 1 if post.holder in fed and post.holder not in queue else 0
+        mine = fed.get(post.holder)  # served, if the token moved since: else the beat was sent before FED arrived
+        is_served = mine is not None and post.holder not in queue and beat.token.hop > mine.fed_hop
+        done = order.index(post.holder) + 1 if is_served else 0
         first = next((node for node in order if node in queue), None)
         if first is not None:
             done = max(done, order.index(first))
         for node in order[:done]:
             ticket = fed.pop(node)
-            if node != post.holder:  # served, most likely: who was not claims again at once
+            if node != post.holder or node == self._desk.me:  # served, most likely: who was not claims again at once
                 self._desk.post(node, Entered(ticket.request, self._desk.term, 0))
         late = [n for n, t in fed.items() if n not in queue and self._desk.now - t.fed_at > ON_ITS_WAY]
         if late:
@@ -355,11 +366,13 @@ class Office:
         tickets += [Ticket(node, request) for node, (request, *_) in self.register.items()]
         posts = [post for post in self.posts.values() if not post.missing][:8]
         names, holders = tuple(post.name for post in posts), tuple(post.holder for post in posts)
-        return Legacy(desk.term + 1, tuple(t for t in tickets if t.node != desk.me)[:QUEUE], names, holders)
+        lent = max([self.unlent_from, *(post.lent_until for post in self.posts.values())]) - desk.now
+        queue = tuple(ticket for ticket in tickets if ticket.node != desk.me)[:QUEUE]
+        return Legacy(desk.term + 1, queue, names, holders, min(max(0, lent), LEASE_MOST))
 
     def inherit(self, bequest: Legacy) -> None:
         desk = self._desk
-        self.begin(desk.now + LEASE_MOST)
+        self.begin(desk.now + min(bequest.lent, LEASE_MOST))
         for name, holder in zip(bequest.tokens, bequest.holders, strict=False):
             self.found(name, holder)
         for ticket in bequest.tickets:
