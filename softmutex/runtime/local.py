@@ -370,8 +370,10 @@ class LocalMutex:
 
     def abandon(self) -> None:
         """Nobody protects those any longer who still hold: they are told."""
+        leave_s = self.node.settings["leave_timeout"]
         for claim in list(self.holding.values()):
-            self.tell_lost(claim, LostReason.CLOSED)
+            why = f"nobody released it in the {leave_s:g} s (leave_timeout) that the node waited for that"
+            self.tell_lost(claim, LostReason.CLOSED, why if self.node.closing else "")
             self._remember(claim, self.node.now())
             claim._progress = Progress.ENDED
         self.holding.clear()

@@ -51,8 +51,10 @@ async def look(tab: Tab, base: str, page: str, pictures: Path) -> list[str]:
         for dark in (False, True):
             where = f"{page} {name} {'dark' if dark else 'light'}"
             await tab.size(width, height, dark=dark)
+            await tab.open("about:blank")
             await tab.open(f"{base}/{page}")
-            await tab.until(f"matchMedia('(prefers-color-scheme: {'dark' if dark else 'light'})').matches", where)
+            scheme = f"document.body.dataset.mdColorScheme === '{'slate' if dark else 'default'}'"
+            await tab.until(scheme, f"{where}: the page does not follow the system")
             wide = await tab.ask("document.documentElement.scrollWidth")
             beyond = await tab.ask(WIDER)
             if wide > width or beyond:

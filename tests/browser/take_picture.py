@@ -52,7 +52,7 @@ async def kill_a_holder(tab: Tab, members: dict[str, asyncio.subprocess.Process]
     members[await tab.ask(f"{holder}.textContent")].kill()
 
 
-async def take(path: Path, dark: bool) -> None:
+async def take(path: Path, dark: bool, each: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         served = Served(Path(folder))
         await asyncio.to_thread(served.start)
@@ -68,6 +68,10 @@ async def take(path: Path, dark: bool) -> None:
                     "document.querySelector('.now .holds') && document.querySelector('.now .waits')", "busy"
                 )
                 await tab.picture(path)
+                for name, width in (("wide", 1180), ("phone", 390)) if each else ():
+                    for scheme in ("light", "dark"):
+                        await tab.size(width, 1190, dark=scheme == "dark")
+                        await tab.picture(path.with_suffix(f".{name}.{scheme}.png"))
         finally:
             for one in members.values():
                 if one.returncode is None:
@@ -81,5 +85,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("path", type=Path)
     parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--each", action="store_true", help="wide and as on a phone, light and dark, beside it")
     arguments = parser.parse_args()
-    asyncio.run(take(arguments.path, arguments.dark))
+    asyncio.run(take(arguments.path, arguments.dark, arguments.each))

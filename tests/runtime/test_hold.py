@@ -53,6 +53,40 @@ async def test_the_exit_raises_nothing_of_its_own_even_when_the_node_has_gone(no
     assert raised.value is error
 
 
+@in_virtual_time
+async def test_a_hold_without_a_body_that_nobody_releases_is_waited_for_as_long_as_a_leaver_may_take(
+    caplog: pytest.LogCaptureFixture,
+):
+    loop = asyncio.get_running_loop()
+    async with node_on(MemoryNetwork(seed=1)) as node:
+        hold = await node.mutex("x").acquire()
+        begun = loop.time()
+    assert loop.time() - begun == pytest.approx(5.0, abs=0.1)
+    assert (hold.lost_reason, "nobody released it in the 5 s (leave_timeout)" in caplog.text) == (
+        LostReason.CLOSED,
+        True,
+    )
+
+
+@in_virtual_time
+async def test_a_hold_without_a_body_may_be_released_by_another_task_while_the_node_leaves(
+    caplog: pytest.LogCaptureFixture,
+):
+    loop = asyncio.get_running_loop()
+
+    async def work(hold: Hold) -> None:
+        await asyncio.sleep(1.0)
+        await hold.release()
+
+    async with node_on(MemoryNetwork(seed=1)) as node:
+        hold = await node.mutex("x").acquire()
+        working = asyncio.create_task(work(hold))
+        begun = loop.time()
+    assert loop.time() - begun == pytest.approx(1.0, abs=0.1)
+    assert (hold.lost.is_set(), caplog.text) == (False, "")
+    await working
+
+
 async def test_a_cancelled_body_is_released_and_stays_cancelled(node: Node):
     mutex = node.mutex("x")
 
