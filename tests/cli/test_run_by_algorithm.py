@@ -27,13 +27,13 @@ done
 """
 
 
-def each(*quick: str) -> list[object]:
+def each(*quick: str, quiet: tuple[str, ...] = VOTED) -> list[object]:
     """Each algorithm, of which a few are run every time.
 
     Those that vote claim that no two are in but in the wake of something that went wrong. Two were, with twenty
     processes to a core: a voter that sleeps for a second is enough. So they are tried on a quiet machine.
     """
-    marks = {name: [pytest.mark.alone] if name in VOTED else [] for name in (*STRICT, *VOTED)}
+    marks = {name: [pytest.mark.alone] if name in quiet else [] for name in (*STRICT, *VOTED)}
     return [
         pytest.param(name, marks=also if name in quick else [*also, pytest.mark.slow]) for name, also in marks.items()
     ]
@@ -63,7 +63,9 @@ def test_nor_do_those_that_speak_http(algorithm: str, environ: dict[str, str], t
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("algorithm", [*each("central", "token-ring"), pytest.param("voting", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "algorithm", [*each("central", "token-ring", quiet=()), pytest.param("voting", marks=pytest.mark.slow)]
+)
 def test_when_the_holder_is_killed_another_one_runs(algorithm: str, environ: dict[str, str], tmp_path: Path):
     command = (SOFTMUTEX, "run", "-n", "x", "-q", "--no-agent", "--algorithm", algorithm, "--", "sh", "-c")
     with ExitStack() as stack:
