@@ -204,11 +204,12 @@ class TestPrefork(Celery, SlotsContract, SpansContract):
         assert site.outcome(second) == (True, "")
 
     def test_waiting_occupies_no_worker_and_costs_no_retry_of_the_tasks_own(self, site: CelerySite, log: Path):
-        holder = site.submit(0, 4.0)
+        holder = site.submit(0, 600.0)
         wait_until(lambda: is_in(log), "the first did not begin")
         marks = log.parent / "marks"
         failing = site.send(site.tasks.failing, 1, str(marks))
         wait_until(lambda: site.result(failing).state == "RETRY", "it waits in the worker")
+        may_end(log).touch()
         wait_until(lambda: site.outcome(failing) and site.outcome(holder), "they do not end")
         assert site.outcome(failing) == (True, "")
         assert marks.read_text().split() == ["0", "1"]

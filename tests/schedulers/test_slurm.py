@@ -20,6 +20,7 @@ from tests.schedulers.contract import (
     SchedulerContract,
     SlotsContract,
     is_in,
+    may_end,
     overlaps,
     visits,
     wait_until,
@@ -194,11 +195,13 @@ class TestHeldUntilItsTurn(SchedulerContract, SlotsContract):
         assert site.outcome(holder) == site.outcome(last) == (True, "")
 
     def test_a_requeued_job_gives_its_turn_to_others_and_gets_another(self, site: SlurmSite, log: Path):
-        first = site.submit(0, 3.0, None, "--requeue")
+        first = site.submit(0, 600.0, None, "--requeue")
         wait_until(lambda: is_in(log), "the first did not begin")
         second = site.submit(1, 0.1)
         site.cluster.run("scontrol", "requeue", str(first))
-        wait_until(lambda: site.outcome(first) and site.outcome(second), "they do not end")
+        wait_until(lambda: site.outcome(second), "it does not get the turn of the first")
+        may_end(log).touch()
+        wait_until(lambda: site.outcome(first), "the first does not get another one")
         assert len(visits(log)) == 2
         assert not overlaps(visits(log))
 
