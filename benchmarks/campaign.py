@@ -217,6 +217,7 @@ def campaign(minutes: float, seed: int, membership: str) -> Judged:
     dice = random.Random(f"campaign {seed}")
     with tempfile.TemporaryDirectory(prefix="softmutex-campaign-") as folder, lan(HOSTS) as place:
         disk = Disk(Path(folder) / "disk")
+        os.environ["HOME"] = os.environ["XDG_STATE_HOME"] = folder  # whoever met a registry before knows another key
         server = server_of(place, membership, disk.path)
         try:
             if server is not None:

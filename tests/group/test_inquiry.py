@@ -1,0 +1,92 @@
+"""Who is asked and wondered about, for how long, and by whose way: each sentence is one that a mutant once broke."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from softmutex.core.events import NOBODY, SECOND, Instant, NodeId
+from softmutex.core.group import Listed
+from softmutex.core.group.company import Company
+from softmutex.core.group.effects import Drop, Mail, Unwrap
+from softmutex.core.group.inquiry import SUSPECT_AFTER, Inquiry
+from softmutex.core.group.ways import RELAYS, Ways
+from tests.group.village import START, TERMS
+
+WAIT = SECOND // 10
+PATIENCE = 2 * SECOND
+ME, SILENT, OTHER = 1, 2, 3
+
+
+def inquiry(*others: NodeId) -> Inquiry:
+    asks = Inquiry("x", TERMS, "wait", 1, number=1, stage=1, now=START)
+    asks.line_up([ME, *others], others, random.Random(1))
+    return asks
+
+
+def test_who_does_not_answer_is_wondered_about_after_each_third_question():
+    asks, now, wondered = inquiry(SILENT), START, list[int]()
+    for question in range(1, 3 * SUSPECT_AFTER + 1):
+        while not asks.whom_to_ask(1, 8, WAIT, now):
+            now += WAIT
+        if asks.is_overdue(SILENT):
+            wondered.append(question)
+    assert wondered == [3, 6, 9]
+
+
+def test_who_was_never_asked_is_not_wondered_about():
+    assert not inquiry(SILENT).is_overdue(OTHER)
+
+
+def test_who_is_said_to_use_it_has_as_long_as_everybody_from_when_that_was_said():
+    asks, said_at = inquiry(SILENT, OTHER), START + 10 * SECOND
+    asks.pointed(OTHER, said_at)
+    assert asks.may_still_tell([SILENT, OTHER], said_at + PATIENCE - 1, PATIENCE)
+    assert not asks.may_still_tell([SILENT, OTHER], said_at + PATIENCE, PATIENCE)
+
+
+def test_who_was_said_to_use_it_before_is_waited_for_anew_when_the_asking_begins_anew():
+    asks, anew = inquiry(SILENT, OTHER), START + 10 * SECOND
+    asks.pointed(OTHER, START)
+    asks.resume(2, anew)
+    assert asks.may_still_tell([SILENT, OTHER], anew + PATIENCE - 1, PATIENCE)
+    assert not asks.may_still_tell([SILENT, OTHER], anew + PATIENCE, PATIENCE)
+
+
+class Posted:
+    """The owner of ways that keeps what they send."""
+
+    def __init__(self, *silent: NodeId) -> None:
+        self.silent = silent
+        self.mails: list[Mail] = []
+
+    def put(self, effect: Mail | Unwrap | Drop) -> None:
+        assert isinstance(effect, Mail)
+        self.mails.append(effect)
+
+    def is_silent(self, node: NodeId) -> bool:
+        return node in self.silent
+
+    def is_within(self, what: str, most: int, now: Instant) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("others", [1, 2, 3, 5, 20])
+def test_a_suspect_is_asked_by_way_of_two_others_whom_this_node_hears_itself(others: int, seed: int):
+    company = Company(ME)
+    company.add([Listed(f"10.0.0.{node}:1", node) for node in range(SILENT, SILENT + others)])
+    owner = Posted(5)
+    ways = Ways(owner, company, random.Random(seed))
+    if others >= 3:
+        ways.answered(OTHER, 0, SILENT + 2, START, of_suspicion=True)  # it is reached by way of another one
+    ways.ping(SILENT, 7, 2, START)
+    assert [mail.by for mail in owner.mails[:1]] == [NOBODY]
+    relays = [mail.by for mail in owner.mails[1:]]
+    fit = {node for node in company.peers if node not in (SILENT, 5) and not (node == OTHER and others >= 3)}
+    assert len(relays) == len(set(relays)) <= RELAYS
+    assert set(relays) <= fit
+    if len(fit) >= 10:
+        assert len(relays) == RELAYS
+    assert all(mail.to == SILENT for mail in owner.mails)

@@ -1,0 +1,71 @@
+"""Whom a node asks, and who watches: each sentence is one that a mutant once broke."""
+
+from __future__ import annotations
+
+import pytest
+
+from softmutex.core.algorithms.wandering.messages import Want
+from softmutex.core.events import Requested, Send
+from tests.wandering.stage import Stage
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 5, 9, 60])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_so_many_random_others_are_different_ones_and_mostly_so_many(nodes: int, count: int):
+    desk = Stage(nodes=nodes).machines[1].desk
+    drawn = [desk.random_others(count) for _ in range(200)]
+    assert all(len(set(each)) == len(each) <= count and 1 not in each for each in drawn)
+    assert sum(map(len, drawn)) >= 0.9 * 200 * min(count, nodes - 1)
+
+
+def test_a_request_is_not_sent_after_a_token_that_went_to_somebody_who_has_left():
+    stage = Stage(nodes=5)
+    stage.request(1)
+    stage.request(2)
+    stage.run(0.1)
+    stage.release(1)
+    stage.run(0.005)
+    assert stage.granted[-1] == (2, 1)
+    stage.kill(2)
+    stage.news(left=(2,))
+    asked = [effect for effect in stage.machines[1].handle(Requested(9), stage.now) if isinstance(effect, Send)]
+    assert all(effect.to != 2 for effect in asked)
+
+
+def test_a_request_is_sent_after_the_token_that_has_just_left():
+    stage = Stage(nodes=5)
+    stage.request(1)
+    stage.request(2)
+    stage.run(0.1)
+    stage.release(1)
+    stage.run(0.005)
+    asked = [effect for effect in stage.machines[1].handle(Requested(9), stage.now) if isinstance(effect, Send)]
+    assert [effect.to for effect in asked if isinstance(effect.message, Want)] == [2]
+
+
+def test_a_leaver_whose_heir_does_not_answer_finds_another_one():
+    stage = Stage(nodes=4)
+    stage.request(4)
+    stage.run(1)
+    stage.release(4)
+    stage.run(1)
+    stage.cut = {1}  # the home, and the first that is thought of
+    stage.leave(4)
+    stage.run(30)
+    (holder,) = [node for node, machine in stage.machines.items() if machine.view().tokens]
+    assert holder in (2, 3)
+
+
+def test_watchers_that_stood_in_for_the_first_home_are_relieved_when_it_is_back():
+    stage = Stage(nodes=5)
+    stage.request(5)
+    stage.run(1)
+    stage.cut = {1}
+    stage.run(30)
+    (token,) = stage.machines[5].view().tokens
+    assert token.escort.watch and 1 not in token.escort.watch
+    stage.cut = set()
+    stage.run(60)
+    (token,) = stage.machines[5].view().tokens
+    assert 1 in token.escort.watch
+    assert stage.lost == []
