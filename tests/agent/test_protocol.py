@@ -111,7 +111,7 @@ def told(process: subprocess.Popen[str]) -> str:
 
 def test_it_acquires_waits_and_releases(agent: Agent, start: Start):
     with SoftMutex("x"):
-        waiting = start("20", "echo $SOFTMUTEX_HELD $SOFTMUTEX_EPOCH; exit 3")
+        waiting = start("100", "echo $SOFTMUTEX_HELD $SOFTMUTEX_EPOCH; exit 3")
         eventually(lambda: SoftMutex("x").look().waiting_count, "it does not wait")
     said, _ = waiting.communicate(timeout=PATIENCE_S)
     assert (waiting.returncode, said) == (3, "x 1\n")
@@ -136,7 +136,7 @@ def test_without_an_agent_it_says_so(start: Start):
 def test_a_loss_is_told_and_ends_the_command_where_that_is_wanted(
     agent: Agent, start: Start, tmp_path: Path, on_lost: str
 ):
-    holder = start("5", "echo $$ > holder.pid; i=0; while [ ! -e go ]; do sleep 0.05; done; exit 7", ON_LOST=on_lost)
+    holder = start("60", "echo $$ > holder.pid; i=0; while [ ! -e go ]; do sleep 0.05; done; exit 7", ON_LOST=on_lost)
     read_number(tmp_path / "holder.pid")
     assert SoftMutex("x").evict("hangs") == 1
     if on_lost == "warn":
@@ -148,7 +148,7 @@ def test_a_loss_is_told_and_ends_the_command_where_that_is_wanted(
 
 
 def test_when_it_is_killed_its_command_ends_before_the_next_one_enters(agent: Agent, start: Start, tmp_path: Path):
-    holder = start("5", "echo $$ > holder.pid; exec sleep 60")
+    holder = start("60", "echo $$ > holder.pid; exec sleep 60")
     group = read_number(tmp_path / "holder.pid")
     for _ in range(3):  # it has told the agent of the group by now: it waits for the command, and the agent answers
         eventually(lambda: state_of(holder.pid) == "S", "the client does not come to rest")

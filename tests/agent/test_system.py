@@ -129,7 +129,7 @@ def test_it_is_found_where_units_put_it_by_whoever_has_none_of_his_own(tmp_path:
     script = textwrap.dedent(f"""
         mount -t tmpfs -o mode=0755 none /run && cd /run || exit 77
         {SOFTMUTEX} agent -v --system 2> /run/said & agent=$!
-        for turn in $(seq 400); do grep -q "jobs ask at /run/softmutex/agent.sock" /run/said && break; sleep 0.05; done
+        for turn in $(seq 2000); do grep -q "jobs ask at /run/softmutex/agent.sock" /run/said && break; sleep 0.05; done
         for uid in {EVA} {ADAM}; do
             setpriv --reuid=$uid --regid=$uid --clear-groups {" ".join(MAY_READ)} \\
                 {SOFTMUTEX} run -v -n x -- id -u 2>> /run/told

@@ -370,7 +370,7 @@ def test_when_both_are_killed_the_command_still_ends(start: Start, tmp_path: Pat
 
 
 def test_max_hold_warns_and_lets_the_command_go_on(start: Start):
-    run = start("sleep 0.5; exit 7", "--max-hold", "200ms")
+    run = start("sleep 2; exit 7", "--max-hold", "200ms")
     assert run.ends() == 7
     assert run.rest() == "softmutex: x: x is held for longer than --max-hold allows\n"
 

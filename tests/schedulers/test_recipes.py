@@ -192,7 +192,7 @@ USER_MANAGER = """
 mount -t tmpfs -o mode=0755 none /run && mkdir -p /run/systemd/system /run/here || exit 77
 export XDG_RUNTIME_DIR=/run/here
 /usr/lib/systemd/systemd --user > {here}/manager 2>&1 & manager=$!
-for turn in $(seq 200); do systemctl --user is-system-running --wait > {here}/state 2>&1 && break; sleep 0.1; done
+for turn in $(seq 900); do systemctl --user is-system-running --wait > {here}/state 2>&1 && break; sleep 0.1; done
 """
 
 
@@ -226,7 +226,7 @@ def test_systemd_run(tmp_path: Path, environ: dict[str, str]):
         for number in 1 2 3 4; do UNIT=mirror-$number sh recipe {transfer}; done
         UNIT=waits sh recipe touch never
         sleep 1; systemctl --user stop waits first
-        for turn in $(seq 400); do [ "$(grep -c out visits)" = 4 ] && break; sleep 0.05; done
+        for turn in $(seq 2000); do [ "$(grep -c out visits)" = 4 ] && break; sleep 0.05; done
         [ -e never ] && echo "it was not stopped"
     """
     said = under_systemd(script, environ, tmp_path)
