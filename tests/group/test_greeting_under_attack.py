@@ -4,10 +4,14 @@ nobody else becomes a member, and they meet as soon as he lets them.
 The groups are the real ones. He may deliver any frame that was ever sent, in any order, from any address, to anybody;
 what the seal refuses (`runtime/sealing.py`, S2 and S3) does not get through: a frame for another life, and one that was
 opened before, unless it is for whoever gets it. Each path is run anew from the beginning, so nothing is left out.
+
+To so many steps; and, where time stands still and he may deliver each frame as often as he likes (more than the seal
+lets him), to the fixpoint of all that two nodes can come to while they have said no more than so many different things.
 """
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Sequence
 from heapq import heappop, heappush
@@ -148,3 +152,55 @@ def explore(honest: int, path: Sequence[Choice], depth: int) -> int:
 )
 def test_two_meet_whatever_is_done_with_their_frames_before(honest: int, depth: int):
     assert explore(honest, [], depth) > 100
+
+
+class Frozen(Pair):
+    """He has no time, and the seal remembers nothing."""
+
+    def passes(self, frame: Sealed, at: NodeId) -> bool:
+        return frame.to in (NOBODY, at)
+
+    def forget(self) -> None:
+        """What was said twice is said."""
+        different = dict.fromkeys(frame[1:] for frame in self.sent)
+        self.sent = [Sealed(number, *said) for number, said in enumerate(different)]
+        self.opened.clear()
+
+    def state(self) -> tuple[bytes, frozenset[tuple[Any, ...]]]:
+        return pickle.dumps(list(self.groups.values())), frozenset(frame[1:] for frame in self.sent)
+
+
+def reach_all(honest: int, most: int) -> int:
+    """How many states there are with at most so many frames that differ. All of them are looked at."""
+    first = Frozen(honest)
+    first.forget()
+    seen, left = {first.state()}, [pickle.dumps(first)]
+    while left:
+        before = left.pop()
+        for choice in pickle.loads(before).choices():
+            pair = pickle.loads(before)
+            pair.deliver(pair.sent[choice.frame], choice.at, choice.source)
+            for id, group in pair.groups.items():
+                assert {id} <= set(group.members) <= {A, B}
+            pair.forget()
+            if len(pair.sent) > most or pair.state() in seen:
+                continue
+            seen.add(pair.state())
+            left.append(pickle.dumps(pair))
+            pair.let_go()
+            assert not pair.doubled
+            assert all(list(group.members) == [A, B] for group in pair.groups.values())
+    return len(seen)
+
+
+@pytest.mark.parametrize(
+    ("honest", "most", "states"),
+    [
+        *((0, 5, 200), (2, 6, 50), (4, 7, 15)),
+        *(pytest.param(*bounds, marks=pytest.mark.slow) for bounds in ((0, 6, 1000), (2, 7, 200), (4, 8, 50))),
+    ],
+)
+def test_no_state_that_two_can_be_brought_to_is_one_that_they_do_not_come_back_from(
+    honest: int, most: int, states: int
+):
+    assert reach_all(honest, most) > states
