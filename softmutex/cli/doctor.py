@@ -55,7 +55,7 @@ MEETING_S = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--name", help="show the settings as they are for this mutex")
-    parser.add_argument("--json", action="store_true", help="one JSON object, see the documentation of this module")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--listen", action="store_true", help="be a member until Ctrl-C, and tell who comes")
     add_mutex_flags(parser)
     add_node_flags(parser)

@@ -23,6 +23,7 @@ METAVARS: Final[dict[Any, str]] = {
     values.duration_or_never_s: "10m",
     values.adapter: "URL",
     values.path: "FILE",
+    values.priority: "0..9",
 }
 # What is not a URL, though it is read like one.
 NAMES: Final = {"algorithm": "NAME", "when_isolated": "wait|proceed|raise", "advertise": "HOST:PORT", "group": "NAME"}

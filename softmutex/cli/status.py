@@ -53,7 +53,7 @@ CLEAR = "\x1b[H\x1b[J"  # to the upper left corner, and nothing below
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--name", help="show this mutex only")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="one JSON object, see the documentation of this module")
+    how.add_argument("--json", action="store_true", help="one JSON object")
     how.add_argument("--watch", action="store_true", help="look again every second, until Ctrl-C; on a terminal")
     add_node_flags(parser)
 

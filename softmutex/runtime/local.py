@@ -411,7 +411,9 @@ class LocalMutex:
     def give_up(self, claim: Claim, why: str = "") -> None:
         self.counts.timeouts += 1
         if claim._timeout_s:
-            said = f"the mutex {self.name!r} was not granted within {claim._timeout_s:g} s"
+            left_s = claim._timeout_s  # of what the caller allowed, once the node had joined
+            within = f"{left_s:.2g}" if left_s < 1 else f"{round(left_s, 1):g}"
+            said = f"the mutex {self.name!r} was not granted within {within} s"
         else:
             said = f"the mutex {self.name!r} is in use"
         here = (
