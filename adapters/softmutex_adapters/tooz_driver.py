@@ -25,7 +25,7 @@ from urllib.parse import SplitResult
 import tooz
 from tooz import coordination, locking, utils
 
-from softmutex import AcquireTimeout, SoftMutexError, sync
+from softmutex import AcquireTimeout, ConfigError, SoftMutexError, sync
 from softmutex.core.events import LostReason
 from softmutex.runtime.blocking import BlockingMutex
 from softmutex_adapters.tooz_groups import GROUPS_MAX, Register
@@ -226,7 +226,7 @@ class SoftMutexDriver(coordination.CoordinationDriverCachedRunWatchers):  # type
             there = self._existing(group_id).members_of(text_of(group_id))
             if text_of(self._member_id) in there:
                 raise coordination.MemberAlreadyExist(group_id, self._member_id)
-            self._register.stay(text_of(group_id), True, packed(capabilities))
+            self._tell(group_id, capabilities)
             self._joined_groups.add(group_id)
 
         return self._change(join)
@@ -245,10 +245,20 @@ class SoftMutexDriver(coordination.CoordinationDriverCachedRunWatchers):  # type
         def update() -> None:
             with self._one_at_a_time:
                 self._stays(group_id, self._member_id)
-                self._register.stay(text_of(group_id), True, packed(capabilities))
-                self._write()
+                self._tell(group_id, capabilities)
 
         return Done(update)
+
+    def _tell(self, group_id: bytes | str, capabilities: Any) -> None:
+        """That it is in the group. Where that does not fit into a note, all is as it was."""
+        before = dict(self._register.stays)
+        self._register.stay(text_of(group_id), True, packed(capabilities))
+        try:
+            self._write()
+        except ConfigError as error:
+            self._register.stays = before
+            self._write()
+            raise tooz.ToozError(f"the capabilities of {self._name} in all its groups are too long: {error}") from error
 
     def get_members(self, group_id: bytes) -> Done:
         return Done(lambda: {bytes_of(member) for member in self._existing(group_id).members_of(text_of(group_id))})

@@ -109,6 +109,24 @@ def test_a_member_whose_process_is_killed_leaves_and_the_group_that_it_made_stay
         coordinator.stop()
 
 
+def test_capabilities_that_are_too_long_are_refused_and_all_is_as_it_was(url: str):
+    coordinator = coordination.get_coordinator(url, b"worker-1")
+    coordinator.start()
+    try:
+        coordinator.join_group_create(b"workers", {"cores": 8})
+        coordinator.create_group(b"others").get()
+        for refused in (
+            coordinator.update_capabilities(b"workers", {"poem": "x" * 20_000}),
+            coordinator.join_group(b"others", {"poem": "x" * 20_000}),
+        ):
+            with pytest.raises(tooz_tests.tooz.ToozError, match="too long"):
+                refused.get()
+        assert coordinator.get_members_with_capabilities(b"workers").get() == {b"worker-1": {"cores": 8}}
+        assert coordinator.get_members(b"others").get() == set()
+    finally:
+        coordinator.stop()
+
+
 def test_many_at_once_make_a_group_once(url: str):
     coordinators = [coordination.get_coordinator(url, f"worker-{number}".encode()) for number in range(4)]
     for coordinator in coordinators:
