@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 
 
 def tasks_now() -> frozenset[str]:

@@ -27,6 +27,7 @@ import pytest
 
 PURE, BESIDE, ALONE = "pure", "beside", "alone"
 ONE_RUNS_AND_THE_NEXT = 2  # in hand
+MOST_CORES = 16  # more have nothing to do, and each worker takes a quarter of a gigabyte
 PURE_ROOMS = ("algorithms", "core", "group", "handover", "sim", "wandering", "wire")
 
 
@@ -39,8 +40,12 @@ def workers() -> int:
     return cores() + 6
 
 
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Those that we may use: a container shows all of its host, and has what its quota says."""
+    seen = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share, _, period = quota.read_text().partition(" ") if quota.exists() else ("max", "", "")
+    granted = seen if share == "max" else max(1, round(int(share) / int(period)))
+    return min(seen, granted, MOST_CORES)
 
 
 # --- what a worker knows of the tests, and whoever hands them out does not --------------------------------------------

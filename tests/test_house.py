@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests import scheduling
 from tests.leaks import Census
 
 HERE = Path(__file__).parent
@@ -166,6 +167,13 @@ def test_with_workers_what_computes_gives_way_to_what_waits_and_what_needs_quiet
     assert max(each.ended for others in told.values() for each in others) <= quiet[0].began
     assert all(one.ended <= other.began for one, other in pairwise(quiet))
     assert len({each.worker for each in quiet}) == 1
+
+
+@pytest.mark.parametrize(("said", "most"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", 16)])
+def test_a_container_has_as_many_cores_as_its_quota_says(tmp_path: Path, said: str, most: int):
+    (tmp_path / "cpu.max").write_text(f"{said}\n")
+    assert 1 <= scheduling.cores(tmp_path / "cpu.max") <= most
+    assert scheduling.cores(tmp_path / "nothing") >= 1
 
 
 def test_a_worker_that_dies_costs_the_test_in_which_it_died_and_no_other(tmp_path: Path):
