@@ -216,14 +216,15 @@ class Transfer:
     def __init__(self, begin: float) -> None:
         self.begin = begin
         self.end = begin
+        self.name = ""
 
     def __lt__(self, other: Transfer) -> bool:
         return self.begin < other.begin
 
 
 @contextmanager
-def ftp_server() -> Iterator[tuple[int, list[Transfer]]]:
-    """Each transfer takes `TRANSFER_S`, by a limit on its rate."""
+def ftp_server(**sizes: int) -> Iterator[tuple[int, list[Transfer]]]:
+    """Each transfer takes `TRANSFER_S`, or as much longer as its size in these units says, by a limit on its rate."""
     served: list[Transfer] = []
 
     class Throttled(ThrottledDTPHandler):  # type: ignore[misc]
@@ -231,17 +232,19 @@ def ftp_server() -> Iterator[tuple[int, list[Transfer]]]:
 
         def __init__(self, *arguments: object) -> None:
             self.transfer = Transfer(time.monotonic())
+            served.append(self.transfer)
             super().__init__(*arguments)
 
         def close(self) -> None:
             if self.transfer.end == self.transfer.begin:
                 self.transfer.end = time.monotonic()
-                served.append(self.transfer)
+                self.transfer.name = Path(self.file_obj.name).name if self.file_obj else ""
             super().close()
 
     assert issubclass(Throttled, DTPHandler)
     with tempfile.TemporaryDirectory() as here:
-        (Path(here) / "file").write_bytes(os.urandom(SIZE))
+        for name, size in (sizes or {"file": 1}).items():
+            (Path(here) / name).write_bytes(os.urandom(SIZE * size))
         authorizer = DummyAuthorizer()
         authorizer.add_anonymous(here)
         handler = type(

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from softmutex import ConfigError, Node
-from tests.runtime.test_weights import in_a_group
+from softmutex.testing import MemoryNetwork, virtual_time
+from tests.runtime.group import node_on
+from tests.runtime.test_weights import DELAY_S, in_a_group
 
 AGEING_S = 10.0
 
@@ -35,6 +37,27 @@ def test_the_urgent_ones_come_before_those_who_waited_longer(slots: int, weight:
     in_a_group(4, story)
     assert len(order) == 25
     assert order.index("urgent") <= 12  # in the order in which they asked it would be the last one
+
+
+def test_newcomers_change_nothing_about_who_comes_first():
+    """Each of them may become the home of the mutex, which is handed the register with everybody's due time."""
+    order: list[str] = []
+
+    async def joins(network: MemoryNetwork, at_s: float, name: str, priority: int) -> None:
+        await asyncio.sleep(at_s)
+        async with node_on(network, name=name.replace(" ", "-")) as node:
+            await visit(node, order, name, priority)
+
+    async def main() -> None:
+        network = MemoryNetwork(seed=1, delay=DELAY_S, jitter=0.002)
+        async with asyncio.timeout(3600), asyncio.TaskGroup() as group:
+            for number in range(10):
+                group.create_task(joins(network, 0.1 * number, f"waits {number}", 0))
+            group.create_task(joins(network, 1.0, "urgent", 5))
+
+    with virtual_time() as runner:
+        runner.run(main())
+    assert order.index("urgent") <= 6  # of eleven: in the order in which they asked it would be the last one
 
 
 def test_one_that_waits_is_overtaken_only_for_its_steps():

@@ -86,6 +86,10 @@ class CelerySite:
                 command, cwd=ROOT, env=self._environ, stdout=out, stderr=out, start_new_session=True
             )
 
+    def stop(self, worker: int) -> None:
+        """In good order: it ends when the tasks are over that it runs."""
+        self._workers[worker].send_signal(signal.SIGTERM)
+
     def replace(self, worker: int) -> None:
         """The one that was killed."""
         self._workers[worker] = self._start(self.queues[worker])

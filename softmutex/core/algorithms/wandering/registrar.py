@@ -466,14 +466,13 @@ class Registrar:
         """Another node is the home now: it gets the register, and where the tokens are."""
         if to == self.desk.me:
             return
-        tickets = self._next(REGISTER)
-        places: list[Place | None] = [post.place for post in self.posts.values()]
-        for first in places or [None]:
-            self.desk.post(to, Bequest(first, tickets[:QUEUE]))
-            tickets = tickets[QUEUE:]
-        while tickets:
-            self.desk.post(to, Bequest(places[-1] if places else None, tickets[:QUEUE]))
-            tickets = tickets[QUEUE:]
+        for node, request in (*self.ready.items(), *self.late.items()) if self.desk.options.ageing else ():
+            late, credit = node not in self.ready, self.precedence.lead((node,), self.desk.now)
+            self.desk.ask(to, Want(node, request, late, 0), credit)  # each with its due time, as a ticket has none
+        tickets = self._next(REGISTER)[: 0 if self.desk.options.ageing else None]
+        places: list[Place | None] = [post.place for post in self.posts.values()] or [None]
+        for at in range(max(len(places), -(-len(tickets) // QUEUE))):
+            self.desk.post(to, Bequest(places[min(at, len(places) - 1)], tickets[at * QUEUE : (at + 1) * QUEUE]))
 
     def bequeathed(self, bequest: Bequest) -> None:
         """From the home before us, in order; or, without a place, given back by a holder: those had come to the head of
