@@ -33,7 +33,7 @@ from tests.faults.lan import Lan, lan
 SCRIPTS = sorted((Path(__file__).parent / "hosts").glob("*.txt"))
 FIRST = ("hosts",)  # the others take their time
 NAMES = ("a", "b", "c")
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 OWN = ("etc", "run", "tmp")
 # What the program runs from is seen as it is, also where it lies in a place of which each host has its own.
 SEEN = [path for path in (Path(sys.prefix), ROOT) if path.parts[1] in OWN]
