@@ -133,9 +133,11 @@ class NoMajority(Installer):
 
 
 def test_the_laws_see_a_keeper_that_needs_no_majority(monkeypatch: pytest.MonkeyPatch):
-    fields: dict[str, Any] = {"algorithm": "keeper", "nodes": 6, "duration_s": 150.0, "settle_s": 60.0, "seed": 11}
+    """In one world of a few: in most of them the smaller side has nobody who asks at the right moment."""
+    fields: dict[str, Any] = {"algorithm": "keeper", "nodes": 6, "duration_s": 150.0, "settle_s": 60.0}
     cuts = tuple(Partition(20.0 + 40 * n, 45.0 + 40 * n, 0.34, target="holder") for n in range(3))
     scenario = Scenario(**fields, op_s=2.0, delay_s=0.3, bound_s=10.0, faults=cuts)
-    assert not simulate(scenario).violations
+    worlds = [scenario.but(seed=seed) for seed in range(1, 17)]
+    assert not any(simulate(world).violations for world in worlds[:4])
     monkeypatch.setattr("softmutex.core.algorithms.keeper.machine.Installer", NoMajority)
-    assert simulate(scenario).violations
+    assert any(simulate(world).violations for world in worlds)

@@ -10,7 +10,16 @@ import pytest
 from tests.cli.processes import children_of, eventually, kill, started
 
 SOFTMUTEX = Path(sys.executable).with_name("softmutex")
-STRICT = ("central", "ricart-agrawala", "token-ring", "suzuki-kasami", "raymond", "ring-search", "binary-search")
+STRICT = (
+    "central",
+    "ricart-agrawala",
+    "token-ring",
+    "suzuki-kasami",
+    "raymond",
+    "ring-search",
+    "binary-search",
+    "keeper",
+)
 VOTED = ("sigma", "e2e", "non-e2e")
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 PROCESSES = 5
@@ -77,6 +86,28 @@ def test_when_the_holder_is_killed_another_one_runs(algorithm: str, environ: dic
         kill(holder.pid)
         second = eventually(lambda: ran.read_text().split()[1:], "another one runs")
     assert len(second) == 1 and second != [first]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_four_go_on_for_a_hundred_turns_when_a_fifth_is_killed_inside(environ: dict[str, str], tmp_path: Path):
+    """By its process id, as whoever holds. Nobody is inside beside another one, as seen from outside."""
+    command = (SOFTMUTEX, "run", "-n", "x", "-q", "--no-agent", "--algorithm", "keeper", "--", "sh", "-c")
+    loop = LOOP.format(softmutex=SOFTMUTEX, flags="--no-agent", algorithm="keeper", turns=26)
+    inside = tmp_path / "inside"
+    with ExitStack() as stack:
+        work = "mkdir inside || exit 99; echo > held; exec sleep 600"
+        holder = stack.enter_context(started(*command, work, env=environ, cwd=tmp_path))
+        eventually((tmp_path / "held").exists, "the first one runs")
+        loops = [stack.enter_context(started("sh", "-c", loop, env=environ, cwd=tmp_path)) for _ in range(4)]
+        workers = _descendants(holder.pid)
+        inside.rmdir()  # while it holds: whoever comes next may come at any time
+        kill(holder.pid)
+        for worker in workers:
+            kill(worker)
+        said = [each.communicate(timeout=800)[1] for each in loops]
+    assert [each.returncode for each in loops] == [0] * 4, said
+    assert (tmp_path / "ran").read_text() == "\n" * 4 * 26
 
 
 def _descendants(pid: int) -> list[int]:

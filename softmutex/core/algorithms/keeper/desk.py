@@ -33,7 +33,7 @@ class KeeperOptions(Options):
 
     pace: float = within(1.6, 0.2, 5.0)  # of the beats of a young hold, and at least
     slack: float = within(1.2, 0.2, 5.0)  # by which a lease outlasts the pace; more where the network is slow
-    pace_most: float = within(7.8, 0.2, 7.8)  # of a long hold
+    pace_most: float = within(5.8, 0.2, 5.8)  # of a long hold
     age_paces: float = within(2.0, 1.0, 100.0)  # a hold is spoken for so many times in its age
     idle_pace: float = within(8.0, 1.0, 600.0)  # of a parked token's beats
     each: int = within(1, 1, 1)

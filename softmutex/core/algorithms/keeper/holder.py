@@ -43,7 +43,7 @@ from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Tak
 
 QUEUE: Final = 32
 LOW: Final = 2  # so few tickets in a token, and it is fed again
-LEASE_MOST: Final = 9 * SECOND
+LEASE_MOST: Final = 7 * SECOND
 SUSPECTED_AFTER: Final = 2  # unanswered beats
 ASKED: Final = 16
 LOST_AFTER: Final = 6  # ... and another keeper is looked for

@@ -70,20 +70,35 @@ class Round:
 
 
 class Installer:
-    __slots__ = ("_desk", "_generate", "_promise", "_round", "_since", "holder", "office")
+    __slots__ = (
+        "_claim_again",
+        "_desk",
+        "_generate",
+        "_promise",
+        "_proposed",
+        "_round",
+        "_since",
+        "_vain",
+        "holder",
+        "office",
+    )
 
     def __init__(self, desk: Desk, generate: Callable[[int], None]) -> None:
         self._desk = desk
         self._generate = generate
-        self.office: Office  # both from `connect`
+        self._claim_again: Callable[[], None]  # these from `connect`
+        self.office: Office
         self.holder: Holder
         self._round: Round | None = None
         self._promise: tuple[int, NodeId, Instant] = (0, NOBODY, 0)  # I1: term, proposer, until
+        self._proposed = 0  # the last term
+        self._vain = 0  # rounds
         self._since: Instant | None = None  # since when a keeper is looked for
 
-    def connect(self, office: Office, holder: Holder) -> None:
+    def connect(self, office: Office, holder: Holder, claim_again: Callable[[], None]) -> None:
         self.office = office
         self.holder = holder
+        self._claim_again = claim_again
 
     # --- beginning ---------------------------------------------------------------------------------------------------
 
@@ -116,6 +131,7 @@ class Installer:
                 del current.strangers[node]
             for node in self._desk.departed:
                 current.strangers.pop(node, None)
+                current.reports.pop(node, None)
             self._hurry(current)
             self._decide()
 
@@ -126,9 +142,12 @@ class Installer:
             self._desk.timer("round", at)
 
     def followed(self) -> None:
-        """There is another keeper."""
+        """There is another keeper. If it is known to be gone, somebody goes on looking."""
+        looking = self._round is not None and not self._desk.keeper_counts
         self.stop()
         self.office.set_isolated(False)
+        if looking:
+            self.consider()
 
     def fired(self) -> None:
         desk = self._desk
@@ -139,12 +158,24 @@ class Installer:
             if desk.leaving:
                 self.stop()
                 return
-            current = self._round = Round(desk.draw(), desk.term + 1, desk.now)
+            self._proposed = max(desk.term, self._proposed, self._promise[0]) + 1
+            current = self._round = Round(desk.draw(), self._proposed, desk.now)
         if current.alive:
             self.stop()
             return
+        if current.term > desk.term and self._is_refused(current):
+            self._vain += 1
+            self._round = Round(0, 0, desk.now)
+            span = min(desk.patience.wait(0) << min(self._vain, 4), WAIT_MOST)
+            desk.timer("round", desk.now + round(span * desk.rng.random()))
+            return
         self._ask(current)
         self._decide()
+
+    def _is_refused(self, current: Round) -> bool:
+        """The votes are split: whoever comes first after a random while asks for a later term, and the others yield."""
+        refused = sum(not answer.report.promised for answer in current.reports.values())
+        return 2 * refused >= self._count(current)
 
     def _ask(self, current: Round) -> None:
         desk = self._desk
@@ -172,7 +203,8 @@ class Installer:
     def _is_to_promise(self, current: Round, answered: Answer, final: bool) -> bool:
         """Who kept no promise yet, or may not keep it much longer, where all promises together are enough."""
         desk = self._desk
-        hopeful = final or all(node in current.reports or node == desk.me for node in desk.members)
+        have_all = all(node in current.reports or node == desk.me for node in desk.members)
+        hopeful = final or (current.term == desk.term and have_all)
         is_old = desk.now - answered.asked_at > PROMISE // 2
         return hopeful and (not answered.report.promised or answered.unknown > 0 or is_old)
 
@@ -282,11 +314,13 @@ class Installer:
         desk = self._desk
         desk.follow(current.term, desk.me)
         self._since = None
-        self.office.begin(current.begun + LEASE_MOST)
+        self._vain = 0
+        self.office.begin(max(current.begun, desk.now - PROMISE) + LEASE_MOST)
         announce(desk, current.number)
         self.office.set_isolated(False)
         for node in current.reports:
             desk.tell_keeper(node)
+        self._claim_again()  # of itself: what the last keeper had in its register is gone
 
     # --- tokens ------------------------------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class Keeper(Algorithm):
         self._ledger = Ledger(self._desk, self._lose)
         self._holder = Holder(self._desk, options, self._waiter, self._handover, self._ledger)
         self._office = Office(self._desk, options, self._installer.search)
-        self._installer.connect(self._office, self._holder)
+        self._installer.connect(self._office, self._holder, self._claim_again)
         self._bequeathed_to: NodeId = NOBODY
         self._linger_until: Instant = 0
         self._departed = False
@@ -423,6 +423,9 @@ class Keeper(Algorithm):
         announce(desk)
         desk.tell_keeper(sender)
         self._holder.beat_all()
+        self._claim_again()
+
+    def _claim_again(self) -> None:
         if self._waiter.claim:
             self._waiter.want(anew=False)
 

@@ -35,6 +35,9 @@ from softmutex.core.events import (
 )
 
 STEPS: Final = 40
+FEED: Final = (
+    8  # tickets at a time: who comes late to the register, and waited for longer, is behind no more than these
+)
 PATIENCE: Final = 6 * SECOND  # of a waiter whose claim is in the register, or
 PATIENCE_EACH: Final = 6 * SECOND  # so long for each of those that wait: together they ask once in so long
 ROLL_FRESH: Final = SECOND // 2  # a roll call allows the longest lease for so long, a shorter one so much longer,
@@ -140,6 +143,8 @@ class Office:
         if post is None or rank(post.name) != rank(name):
             lent = self.lent_until(name.slot)
             post = self.posts[name.slot] = Post(name, holder, lent, now)
+        if post.holder != holder:
+            post.sent = 0  # by the clock of another node
         post.name, post.holder, post.missing = name, holder, False
         self._expect(post, now + 2 * SECOND)
 
@@ -312,7 +317,7 @@ class Office:
             return
         if desk.slots > 1 and (not post.parked or post.fed):
             return  # with several slots nobody waits behind one that is in use
-        room = QUEUE - LOW - 1 if desk.slots == 1 else 1
+        room = FEED if desk.slots == 1 else 1
         tickets: list[Ticket] = []
         for node in sorted(self.register, key=lambda node: self.register[node].since)[:room]:
             post.fed[node] = ticket = self.register.pop(node)._replace(fed_at=desk.now, fed_hop=post.name.hop)

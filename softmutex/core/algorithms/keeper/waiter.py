@@ -19,6 +19,8 @@ from softmutex.core.events import NOBODY, SECOND, Instant, NodeId, RequestId
 STEPS: Final = 6
 TRIES: Final = 2  # unanswered claims, before the keeper is suspected
 IN_VAIN: Final = 3  # ... or a keeper is looked for by asking everybody
+LOSSY: Final = 60 * SECOND  # since a claim had to be repeated: what the keeper says may be lost as well, so
+WHERE_LOSSY: Final = 5 * SECOND  # it is asked again after so long at the most
 PROMISE: Final = 3 * SECOND  # how long a token is refused to please a proposer
 
 
@@ -29,6 +31,7 @@ class Waiter:
         "_frozen_until",
         "_hint",
         "_look_for_keeper",
+        "_lossy_at",
         "_serial",
         "_served_at",
         "_tries",
@@ -47,6 +50,7 @@ class Waiter:
         self._asked_at: Instant = 0
         self._hint: NodeId = NOBODY
         self._frozen_until: Instant = 0
+        self._lossy_at: Instant = -LOSSY
 
     def started(self, hint: NodeId) -> None:
         self._hint = hint
@@ -129,8 +133,12 @@ class Waiter:
             if 0 < self._asked_at < self._desk.now:
                 self._desk.patience.learn(self._desk.now - self._asked_at, max(0, self._tries))
                 self._asked_at = 0
+            if self._tries > 0:
+                self._lossy_at = self._desk.now
+            is_lossy = self._desk.now - self._lossy_at < LOSSY
             self._tries = -1  # the next time that it asks is the first
-            self._desk.timer("claim", self._desk.now + self._desk.jitter(message.patience))
+            patience = min(message.patience, WHERE_LOSSY) if is_lossy else message.patience
+            self._desk.timer("claim", self._desk.now + self._desk.jitter(patience))
 
     def nobody_known(self) -> None:
         """Who was asked knows no keeper."""
