@@ -48,6 +48,7 @@ def prefect(programs: Path, data: Path, visits: Path) -> tuple[list[Command], Co
         {
             "PREFECT_HOME": str(data),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "240",  # its 20 s are short on a busy machine
         },
     )
 
