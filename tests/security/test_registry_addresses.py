@@ -90,7 +90,7 @@ async def is_taken_in(registry: Inside, number: int, address: str) -> bool:
 
 
 async def test_an_address_is_free_when_its_lease_is_over_or_was_ended(no_leaks: None, tmp_path: Path):
-    async with inside(tmp_path, hub={"ttl_s": 1.0}) as registry:
+    async with inside(tmp_path, hub={"ttl_s": 3.0}) as registry:
         await registry.join("g", 1)
         assert (await put(registry, 99, address="10.0.0.1:1"))[0] == 409, "it follows no stream, and may live"
         await until(lambda: registry.hub.counts["expired"], "its lease is over")
