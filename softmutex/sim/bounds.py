@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from softmutex.core.events import (
+    NOBODY,
     SECOND,
     Duration,
     FactKind,
@@ -164,12 +165,12 @@ class Bounds(Laws):
         self._crowd_at.append(at)
         self._crowd.append(len(self._wants) + len(self._world.running))
 
-    def _look_for_gap(self, at: Instant, granted: bool = False) -> None:
+    def _look_for_gap(self, at: Instant, granted: NodeId = NOBODY) -> None:
         waits = bool(self._wants) and self._effective < self._slots
-        if waits and self._slots > 1:
+        if waits and self._slots > 1:  # a node has one slot at a time, and who is `granted` one has it now
             nodes = self._world.nodes
-            waits = any(not nodes[node_id].holds for node_id in self._wants)  # a node has one slot at a time
-        if self._gap is not None and (granted or not waits):
+            waits = any(node_id != granted and not nodes[node_id].holds for node_id in self._wants)
+        if self._gap is not None and (granted != NOBODY or not waits):
             self._judge_gap(at, closed=True)
             self._gap = None
         if waits and self._gap is None:
@@ -226,7 +227,7 @@ class Bounds(Laws):
     def granted(self, at: Instant, new: Running, others: list[Running]) -> None:
         self._effective += 1
         self._served(at, new)
-        self._look_for_gap(at, granted=True)
+        self._look_for_gap(at, granted=new.node)
         self._cut_off(at, new)
         excused = self.excused(at)
         if not excused:
@@ -263,6 +264,8 @@ class Bounds(Laws):
 
     def ended(self, at: Instant, running: Running) -> None:
         self._over.append((at, running))
+        if self._slots > 1 and running.node in self._wants:
+            self._wants[running.node] = at  # until now it had the one slot that a node may have
         self._effective -= running.lost_at == NEVER
         for pair in [pair for pair in self._pairs if running in (pair.first, pair.second)]:
             self._judge_length(pair, at)

@@ -18,7 +18,7 @@ Each rule, where it lives, what it is for, and where the papers have it:
     register    registrar     the home keeps who waits: first come, first served   fairness          004, 002 central
     yielding    registrar     who had it lately lets others go first               fairness          000 section 3
     queue       registrar     32 tickets travel along; more come by the batch      O(1) messages     004, at the owner
-    borrowing   registrar     who waits behind a long turn comes to an idle slot   no idle slot
+    borrowing   borrowing     who waits behind a long turn comes to an idle slot   no idle slot
     ahead       ahead         who is too late for a fast token is kept where it comes by   fairness
     hand-over   seats         to the head of the queue                             one delay         000 section 4
     early       invitations   asked while A still runs                             one delay         000 section 4

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from softmutex.core.algorithms.wandering.ahead import Ahead
+from softmutex.core.algorithms.wandering.borrowing import Borrowing
 from softmutex.core.algorithms.wandering.deafness import Deafness
 from softmutex.core.algorithms.wandering.desk import Desk, place_of
 from softmutex.core.algorithms.wandering.ghosts import Ghosts
@@ -85,6 +86,7 @@ class Wandering(Algorithm):
 
     __slots__ = (
         "ahead",
+        "borrowing",
         "deafness",
         "depart_said",
         "desk",
@@ -111,6 +113,7 @@ class Wandering(Algorithm):
         self.waiter = Waiter(self, setup.timing)
         self.watch = Watch(self)
         self.registrar = Registrar(self)
+        self.borrowing = Borrowing(self)
         self.ahead = Ahead(self)
         self.roll = Roll(self)
         self.inquirer = Inquirer(self)
@@ -307,6 +310,8 @@ class Wandering(Algorithm):
         needed = bool(self.waiter.waiting) and self.seats.in_use < desk.options.each
         if needed:
             self.waiter.offered()
+        elif self.waiter.waiting:
+            self.waiter.missed = True
         return needed or not desk.options.hints or not (offer.early or token.queue)
 
     def _outcome(self, outcome: Outcome | None) -> None:

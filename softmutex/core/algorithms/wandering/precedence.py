@@ -29,9 +29,10 @@ class Precedence:
         if self.step:
             self.due[who] = since - priority * self.step
 
-    def take(self, those: dict[int, int]) -> tuple[int, int]:
-        """The first, out of them. Of whom no due time is known had come to the head before, and was given back."""
-        who = min(those, key=lambda who: (who in self.due, self.due.get(who, 0))) if self.due else next(iter(those))
+    def take(self, those: dict[int, int], but: int = 0) -> tuple[int, int]:
+        """The first of them, not `but`. Of whom no due time is known had been at the head, and was given back."""
+        able = (each for each in those if each != but)
+        who = min(able, key=lambda each: (each in self.due, self.due.get(each, 0))) if self.due else next(able)
         self.due.pop(who, None)
         return who, those.pop(who)
 

@@ -55,7 +55,7 @@ STEPS: Final = 4
 
 
 class Registrar:
-    __slots__ = ("borrowed", "late", "looks_after", "machine", "posts", "precedence", "ready", "returned_at", "turn")
+    __slots__ = ("late", "looks_after", "machine", "posts", "precedence", "ready", "returned_at", "turn")
 
     def __init__(self, machine: Wandering) -> None:
         self.machine = machine
@@ -63,7 +63,6 @@ class Registrar:
         self.late: dict[NodeId, RequestId] = {}  # had their turn less than the least interval ago
         self.precedence = Precedence(machine.desk.options)
         self.posts: dict[int, Post] = {}
-        self.borrowed: dict[NodeId, RequestId] = {}  # tickets that moved from one slot to another
         self.looks_after: set[int] = set()  # slots whose holders should ask for more
         self.turn: Duration = 0  # how long one takes, as far as can be seen from here
         self.returned_at: Instant = 0  # tickets that did not reach a holder were last fed again
@@ -144,24 +143,19 @@ class Registrar:
             self._feed(post, (ticket,))
         self.desk.post(ticket.node, Queued(ticket.request, self.patience))
 
-    def _next(self, count: int) -> tuple[Ticket, ...]:
-        """First come, first served; the late ones when nobody else waits."""
-        count = min(count, len(self.ready) + len(self.late))
-        return tuple(Ticket(*self.precedence.take(self.ready or self.late)) for _ in range(count))
-
-    def _borrowed(self, idle: Post) -> tuple[Ticket, ...]:
-        """Who waits behind a long turn of another slot comes to the one that is free. Each ticket moves but once."""
-        for post in self.posts.values():
-            for node, request in post.lent.items():
-                if post is not idle and post.until and self.borrowed.get(node) != request:
-                    self.borrowed[node] = request
-                    del post.lent[node]
-                    return (Ticket(node, request),)
-        return ()
+    def _next(self, count: int, holder: NodeId = NOBODY) -> tuple[Ticket, ...]:
+        """First come, first served; the late ones when nobody else waits. Not `holder`, where a node may use several:
+        it would wait for its own turn to end."""
+        but = holder if self.desk.options.each > 1 else NOBODY
+        out: list[Ticket] = []
+        for register in (self.ready, self.late):
+            able = min(count - len(out), len(register) - (but in register))
+            out += [Ticket(*self.precedence.take(register, but)) for _ in range(able)]
+        return tuple(out)
 
     def departed(self, node: NodeId) -> None:
         """Its turn will not come: an id that left does not return (events.N1)."""
-        for register in (self.ready, self.late, self.borrowed, self.precedence.due):
+        for register in (self.ready, self.late, self.machine.borrowing.moved, self.precedence.due):
             register.pop(node, None)
         for post in self.posts.values():
             post.lent.pop(node, None)
@@ -174,7 +168,7 @@ class Registrar:
             return False
         slots, idle = self.desk.options.slots, False
         low = 1 if self.desk.options.by_home else LOW
-        for slot in sorted(range(slots), key=self._load) if slots > 1 else (0,):
+        for slot in sorted(range(slots), key=self.machine.borrowing.load) if slots > 1 else (0,):
             seat = self.machine.seats.by_slot.get(slot)
             if seat is not None:
                 if not seat.giving:
@@ -196,17 +190,15 @@ class Registrar:
                 self._look_after(slot, len(post.lent))
             if self.machine.inquirer.running(slot) or post.more:
                 continue
-            tickets = self._next(1 if low == 1 else QUEUE if post.until == 0 else max(1, low + 1 - len(post.lent)))
+            room = 1 if low == 1 else QUEUE if post.until == 0 else max(1, low + 1 - len(post.lent))
+            tickets = self._next(room, post.place.holder if post.until else NOBODY)
             if not tickets:
                 continue
             if post.until == 0:
-                idle = post.idle = True
+                idle = True
                 post.lent.clear()
-                self._watch(post, GRACE)
             post.more = len(post.lent) + len(tickets) > low
-            post.lent.update(tickets)
-            post.unsure.update(dict.fromkeys(ticket.node for ticket in tickets))
-            self._feed(post, tickets)
+            self.lend(post, tickets)
             if not self.ready and not self.late:
                 break
         return idle
@@ -226,15 +218,17 @@ class Registrar:
 
     def _serve_here(self, seat: Seat) -> None:
         """The home is the holder."""
-        tickets = self._next((1 if self.desk.options.by_home else QUEUE) - len(seat.token.queue))
+        room = (1 if self.desk.options.by_home else QUEUE) - len(seat.token.queue)
+        tickets = self._next(room, NOBODY if seat.using is None else self.desk.me)
         self.machine.seats.fed(seat, tickets, bool(self.ready or self.late))
 
-    def _load(self, slot: int) -> tuple[int, int]:
-        seat = self.machine.seats.by_slot.get(slot)
-        if seat is not None:
-            return (len(seat.token.queue) + (not seat.parked), slot)
-        post = self.posts.get(slot)
-        return (1000, slot) if post is None else (len(post.lent) + (post.until != 0), slot)
+    def lend(self, post: Post, tickets: tuple[Ticket, ...]) -> None:
+        if post.until == 0:
+            post.idle = True
+            self._watch(post, GRACE)
+        post.lent.update(tickets)
+        post.unsure.update(dict.fromkeys(ticket.node for ticket in tickets))
+        self._feed(post, tickets)
 
     def _feed(self, post: Post, tickets: tuple[Ticket, ...]) -> None:
         self.desk.post(post.place.holder, Feed(post.place.slot, tickets, post.more, STEPS))
@@ -337,11 +331,11 @@ class Registrar:
             desk.cancel(("more", place.slot))
         if not seen.lease and same_token(post.place, place):
             for node, request in post.fed().items():  # it is idle: they may still wait. Once, or they would be for ever
-                if node not in (place.holder, desk.me) and self.borrowed.get(node) != request:
-                    self.borrowed[node] = request
+                if node not in (place.holder, desk.me) and self.machine.borrowing.once(Ticket(node, request)):
                     self.ready.setdefault(node, request)
         self._follow(post, place, desk.living(seen.queue))
         post.unsure.clear()
+        taken_again = post.idle and seen.lease and desk.options.slots > 1
         post.again, post.idle, post.second = 0, False, False
         post.heard_at = 0 if sender == desk.me else desk.now
         if seen.lease:
@@ -353,7 +347,8 @@ class Registrar:
             desk.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
             return
         room = (1 if desk.options.by_home else QUEUE) - len(post.lent)
-        tickets = self._next(room) or (() if seen.lease else self._borrowed(post))
+        tickets = self._next(room, sender if seen.lease else NOBODY)
+        tickets = tickets or (() if seen.lease else self.machine.borrowing.for_idle(post))
         post.more = bool(self.ready or self.late or (tickets and (post.more or len(tickets) > LOW)))
         post.lent.update(tickets)
         if tickets and not seen.lease:
@@ -361,6 +356,8 @@ class Registrar:
         desk.post(sender, Heard(place.slot, place.epoch, place.hop, tickets, post.more, seen.sent))
         if sender != desk.me and desk.options.watchers > 1:
             self._relay(post, seen, known_parked)
+        if taken_again:
+            self.machine.borrowing.relieve()
 
     def _relay(self, post: Post, seen: Seen, known_parked: bool) -> None:
         """The second watcher needs to know less: each other time, and of parking."""

@@ -283,6 +283,7 @@ class Seats:
                 self.machine.watch.check(seat)
                 self.advance(seat)
                 self.machine.deafness.say(seat.token.slot)
+                self.machine.waiter.freed()
                 return
         for seat in list(self.by_slot.values()):
             self.advance(seat)

@@ -40,6 +40,7 @@ class Waiter:
         "keeper",
         "last_run",
         "machine",
+        "missed",
         "named",
         "patience",
         "precedence",
@@ -57,6 +58,7 @@ class Waiter:
         self.tries = 0  # by the home unanswered ones in a row, of whatever request
         self.keeper = NOBODY  # who said last that it has our ticket, and for how long that is good
         self.patience: Duration = 0
+        self.missed = False  # a token came for our ticket while this node had as many as it may use
         self.last_run: Instant | None = None
         most = timing.max_interval if timing.max_interval is not None else 1.5 * timing.op * timing.nodes_max
         self.gen_most: Duration = max(from_seconds(most), SECOND)
@@ -128,10 +130,17 @@ class Waiter:
         if self.asked is None:
             return
         self.asked = None
+        self.missed = False
         self.desk.cancel("want")
         self.machine.ahead.rest()
         if not (self.desk.options.hints and self.desk.options.census):
             self.desk.cancel("gen")
+
+    def freed(self) -> None:
+        """A hold is over, and it was too late for the token that came: our ticket is used up."""
+        if self.missed and self.waiting:
+            self.missed = False
+            self.ask_again()
 
     def ask_again(self, holder: NodeId = NOBODY) -> None:
         """The census found the token, or a new one was made."""

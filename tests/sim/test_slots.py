@@ -1,0 +1,72 @@
+"""Several slots, of which a node may use one or all: none lies idle for long while somebody waits."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from softmutex.core.events import SECOND, NodeId
+from softmutex.sim import Scenario, nemesis, simulate
+from softmutex.sim.result import Result
+
+
+def crowd(seed: int) -> Scenario:
+    """2 to 9 nodes, 2 to 20 slots, holds of 0.05 to 20 s, links of 0.2 to 50 ms, nothing wrong."""
+    dice = random.Random(seed)
+    nodes, slots = dice.randint(2, 9), dice.choice((2, 3, 5, 8, 10, 20))
+    each = dice.choice((1, 1, slots))
+    hold_s, delay_s = round(0.05 * 400 ** dice.random(), 3), round(0.0002 * 250 ** dice.random(), 5)
+    rate = min(dice.uniform(0.3, 0.95) * min(slots, nodes * each) / hold_s, 40)
+    return Scenario(
+        nodes=nodes,
+        slots=slots,
+        options={"each": each},
+        op_s=hold_s,
+        hold=dice.choice(("exponential", f"uniform:{hold_s / 10:g}:{2 * hold_s:g}")),
+        delay_s=delay_s,
+        demand=f"poisson:{rate:.3f}",
+        duration_s=max(60, 8 * hold_s),
+        settle_s=60 + 30 * hold_s,
+        seed=seed,
+        ids="random",
+        place=dice.randrange(2**30),
+        keep_holds=True,
+        bound_s=10.0,
+    )
+
+
+def longest_idle_s(result: Result) -> float:
+    """In which a slot was free, a node that may use another one waited, and nobody was granted."""
+    assert result.holds is not None
+    each = result.scenario.options["each"]
+    changes: list[tuple[int, int, NodeId]] = []
+    for hold in result.holds:
+        changes += [(hold.asked, 0, hold.node), (hold.start, 1, hold.node), (hold.end, 2, hold.node)]
+    waiting: Counter[NodeId] = Counter()
+    using: Counter[NodeId] = Counter()
+    longest = since = 0
+    for at, what, node in sorted(changes):
+        free = using.total() < result.scenario.slots and any(waiting[one] and using[one] < each for one in waiting)
+        longest = max(longest, at - since if free else 0)
+        waiting[node] += (1, -1, 0)[what]
+        using[node] += (0, 1, -1)[what]
+        if what == 1 or not free:
+            since = at
+    return longest / SECOND
+
+
+# They waited for 1.9 to 6.4 s while a slot was free.
+@pytest.mark.parametrize("seed", [13, 14, 59, 72, 105])
+def test_no_slot_lies_idle_while_somebody_waits(seed: int) -> None:
+    """A home put who waited into the queue of a token that it, or the one that waited, used itself; and
+    nobody looked for a free slot when a ticket had come to one that was taken again just then."""
+    result = simulate(crowd(seed))
+    assert result.violations == []
+    assert longest_idle_s(result) < 1.0
+
+
+def test_who_was_offered_a_second_slot_in_vain_asks_again() -> None:
+    """Who may use one at a time, had one, and waited for the next: that came too early, and the ticket was used up."""
+    assert simulate(nemesis.draw(3181, (2, 16))).violations == []
