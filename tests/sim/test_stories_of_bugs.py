@@ -182,6 +182,10 @@ STORIES = {
     "what the asker said itself is no news to it": nemesis.draw(3128, (2, 16)),
     # The chain of holders led through one that had been killed, and those before it were not asked.
     "the evidence goes on beyond a dead holder": nemesis.draw(3042, (2, 16)),
+    # Heard by others, and hearing nobody, it was waited for: as holder, as home, as who asks for the ballot.
+    "who hears nobody is waited for by nobody": nemesis.draw(4035, (2, 16)),
+    "who hears nobody holds up no other part of a divided group": nemesis.draw(4044, (2, 16)),
+    "who hears nobody delays no turns": nemesis.draw(3047, (2, 16)),
     # Newcomers who did not know the holder yet asked its watcher, who knew where it was parked, and said nothing.
     "a watcher vouches for a parked token, too": nemesis.draw(3058, (2, 16)),
 }
