@@ -20,8 +20,8 @@ OTHERS.remove("wandering")
 
 # Where a hold is not told of another as it should be: in how many runs in a hundred, at most. Links that take seconds
 # make "how long ago" vague for longer than anybody asks; in a storm the nodes die that remember; of three questions to
-# a node four in ten messages (or two) are lost each way, for as long as it remembers. Pauses: seed 37, not understood.
-EVIDENCE_MISSED_AT_MOST = {"clogged-links": 3, "loss-20": 1, "loss-40": 3, "storm": 4, "pause-3s": 1}
+# a node four in ten messages (or two) are lost each way, for as long as it remembers.
+EVIDENCE_MISSED_AT_MOST = {"clogged-links": 3, "loss-20": 1, "loss-40": 3, "storm": 4}
 
 
 # Where nobody is cut off, asleep or slow beyond reason, no hold is told that it may not be alone unless it is not.

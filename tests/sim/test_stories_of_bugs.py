@@ -13,6 +13,7 @@ import pytest
 from softmutex.core.events import SECOND
 from softmutex.sim import Scenario, TokenLoss, nemesis, simulate
 from softmutex.sim.faults import Churn, DeadLink, Kill, Partition
+from softmutex.sim.scenarios import scenario
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -186,6 +187,8 @@ STORIES = {
     "who hears nobody is waited for by nobody": nemesis.draw(4035, (2, 16)),
     "who hears nobody holds up no other part of a divided group": nemesis.draw(4044, (2, 16)),
     "who hears nobody delays no turns": nemesis.draw(3047, (2, 16)),
+    # The better token had been sent to a node that did not take it, and nobody else was asked where it had been.
+    "the evidence goes on where the trail of the better token is wrong": scenario("pause-3s", "wandering", 37),
     # Newcomers who did not know the holder yet asked its watcher, who knew where it was parked, and said nothing.
     "a watcher vouches for a parked token, too": nemesis.draw(3058, (2, 16)),
 }

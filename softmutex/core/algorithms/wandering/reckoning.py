@@ -128,6 +128,8 @@ class Reckoning:
                     case.questions.remove(question)
                     if account.place is not None and question.told is None:
                         self._enter(case, question, account, account.place)
+                    elif question.told is None and question.place == case.better:
+                        self._ask_around(case, question.place, question.rival)  # it was sent there, and not taken
                     self._go_on(case)
                     return
 
@@ -141,12 +143,16 @@ class Reckoning:
             return
         case.asked.add((place, told))
         if not self._is_there(place):  # the chain is broken: whoever else had that token knows where it was before
-            for node in (self.desk.me, *self.desk.random_others(AROUND)) if told is None else ():
-                self._ask(case, place._replace(holder=node), rival)
+            if told is None:
+                self._ask_around(case, place, rival)
         else:
             question = Question(place, rival, told)
             case.questions.append(question)
             self._send(question)
+
+    def _ask_around(self, case: Case, place: Place, rival: Place) -> None:
+        for node in (self.desk.me, *self.desk.random_others(AROUND)):
+            self._ask(case, place._replace(holder=node), rival)
 
     def _send(self, question: Question) -> None:
         self._serial += 1
