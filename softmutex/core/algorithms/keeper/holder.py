@@ -20,7 +20,7 @@ from typing import Final
 
 from softmutex.core.algorithms.keeper.desk import Desk, KeeperOptions, name_of, rank
 from softmutex.core.algorithms.keeper.ledger import Ledger
-from softmutex.core.algorithms.keeper.messages import Beat, Fed, Lease, Missed, Name, Unclaimed
+from softmutex.core.algorithms.keeper.messages import Beat, Fed, Lease, Name, Unclaimed, Unconfirmed
 from softmutex.core.algorithms.keeper.waiter import Waiter
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
@@ -293,7 +293,7 @@ class Holder:
                 seat = self._given(token)
                 went = self._went[token.slot] = Went(name_of(token)._replace(hop=token.hop + 1), to)
                 if isinstance(outcome, Gone):
-                    desk.post(desk.keeper, Missed(went.name))
+                    desk.post(desk.keeper, Unconfirmed(went.name))
                 if seat is not None:
                     del self.seats[token.slot]
                     for late in seat.late:

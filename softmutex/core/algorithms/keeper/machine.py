@@ -18,13 +18,13 @@ from softmutex.core.algorithms.keeper.messages import (
     Keeps,
     Lease,
     Legacy,
-    Missed,
     Propose,
     Reckon,
     Reckoned,
     Report,
     Told,
     Unclaimed,
+    Unconfirmed,
 )
 from softmutex.core.algorithms.keeper.office import Office, announce
 from softmutex.core.algorithms.keeper.waiter import Waiter
@@ -206,7 +206,7 @@ class Keeper(Algorithm):
             case Unclaimed(ticket):
                 if desk.keeps:
                     self._office.unclaimed(ticket)
-            case Missed(name):
+            case Unconfirmed(name):
                 if desk.keeps:
                     self._office.missed(name)
             case Propose():

@@ -77,7 +77,7 @@ class Unclaimed(NamedTuple):
     ticket: Ticket
 
 
-class Missed(NamedTuple):
+class Unconfirmed(NamedTuple):
     """To the keeper: I passed this token on, and it was never confirmed."""
 
     token: Name
@@ -170,5 +170,5 @@ MESSAGES: Final[dict[int, type[Message]]] = {
     186: Reckoned,
     187: Told,
     188: Unclaimed,
-    189: Missed,
+    189: Unconfirmed,
 }
