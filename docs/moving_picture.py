@@ -171,7 +171,7 @@ def draw(told: Story) -> str:
         until = lines[number + 1][0] if number + 1 < len(lines) else LENGTH_S
         frames = [(0.0, 0), (at, 1), (until, 0)] if at else [(0.0, 1), (until, 0)]
         out.append(
-            f'<text x="{CENTRE}" y="{height - 30}" text-anchor="middle" fill="#5b6b7b" '
+            f'<text x="{CENTRE}" y="{height - 30}" text-anchor="middle" fill="#6d7c8c" '
             f'opacity="{0 if at else 1}">{line}{keyed("opacity", frames)}</text>'
         )
     for number, (look, word) in enumerate(
@@ -180,7 +180,7 @@ def draw(told: Story) -> str:
         x = 40 + 78 * number
         out.append(
             f'<circle cx="{x}" cy="{height - 10}" r="6" fill="{FILLS[look]}" stroke="{STROKES[look]}"/>'
-            f'<text x="{x + 11}" y="{height - 6}" fill="#5b6b7b">{word}</text>'
+            f'<text x="{x + 11}" y="{height - 6}" fill="#6d7c8c">{word}</text>'
         )
     return "\n".join([*out, "</svg>"]) + "\n"
 
