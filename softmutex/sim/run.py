@@ -73,6 +73,8 @@ def _live(world: World, watch: Watch) -> float | None:
         return _two_phases(world, watch)
     except MachineFailed as failed:
         cause = failed.__cause__
+        if isinstance(cause, BrokenPipeError):  # whoever read along (`spy.py`) is gone: no fault of a machine
+            raise cause from None
         text = (
             str(cause)
             if isinstance(cause, InvariantBreach | Storm)

@@ -29,6 +29,7 @@ class Table:
         self.told: dict[str, str] = {}
         self.refuses_to_put_off = False
         self.is_away = False
+        self.looks = 0
         for name in ("queue", "look_at", "let_go", "put_off", "unchain", "keep_by", "say", "cancel"):
             monkeypatch.setattr(jobs, name, getattr(self, name))
 
@@ -51,6 +52,7 @@ class Table:
         self.jobs[job.id] = self.jobs[job.id]._replace(states=frozenset({"RUNNING"}), dependency="")
 
     async def queue(self) -> Queue:
+        self.looks += 1
         if self.is_away:
             raise SlurmFailed("squeue: no answer")
         return Queue(dict(self.jobs), {})
@@ -142,6 +144,26 @@ async def test_others_of_the_group_wait_no_longer_than_the_bridge_and_one_job(
         table.end(3)
     starts = [each for each in table.seen if "starts" in each or "other" in each]
     assert starts == ["1 starts", "the other is in", "2 starts", "3 starts"]
+
+
+async def test_who_was_put_off_for_others_is_not_overtaken_before_the_queue_is_read_again(
+    no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    for number in range(1, 4):
+        table.submit(number)
+    async with working(member("releaser")):
+        await until(lambda: table.runs(1) and table.jobs["2"].dependency == "1", "the second is not chained")
+        monkeypatch.setattr(releaser, "QUEUE_LEAST_S", 3600.0)
+        looks = table.looks
+        await until(lambda: table.looks > looks, "the queue is not read")  # for the last time
+        monkeypatch.setattr(seat, "BRIDGE_S", 0.0)  # it is over
+        await until(lambda: "2 is put off" in table.seen, "the bridge is not given up")
+        table.end(1)
+        await until(lambda: table.runs(2) or table.runs(3), "no other one starts")
+        assert table.runs(2)
+        table.end(2)
+        await until(lambda: table.runs(3), "the third does not start")
+        table.end(3)
 
 
 async def test_the_successor_starts_with_the_end_of_the_job_that_runs(no_leaks: Any, table: Table):

@@ -151,5 +151,8 @@ class Seat:
     async def put_off_next(self) -> None:
         """The next one waits again: what runs already without a turn comes first, or others of the group do."""
         job = self.next
-        if job is not None and await self._releaser.tell(job, jobs.put_off(job, "others come first")):
-            self.next = None if self.next is job else self.next
+        if job is None or not await self._releaser.tell(job, jobs.put_off(job, "others come first")):
+            return
+        if self.next is job:
+            self.next = None
+            self._line.waiting.insert(0, job.let_go_by(""))  # the next look at the queue may come too late for it
