@@ -366,11 +366,11 @@ class Bounds(Laws):
         self._joined_at = at
 
     def removed(self, at: Instant, node: SimNode) -> None:
+        if self._wants.pop(node.id, None) is not None:  # who is not there waits for nothing, whatever it holds
+            self._count_crowd(at)
         for running in node.holds.values():
             self.ended(at, running)
         self._leavers.pop(node.id, None)
-        if self._wants.pop(node.id, None) is not None:
-            self._count_crowd(at)
         for pair in [pair for pair in self._past if node.id in (pair.first.node, pair.second.node)]:
             self._past.remove(pair)  # who is not there cannot be told, nor say what it knows
             self.untold += 1

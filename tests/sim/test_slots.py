@@ -70,3 +70,7 @@ def test_no_slot_lies_idle_while_somebody_waits(seed: int) -> None:
 def test_who_was_offered_a_second_slot_in_vain_asks_again() -> None:
     """Who may use one at a time, had one, and waited for the next: that came too early, and the ticket was used up."""
     assert simulate(nemesis.draw(3181, (2, 16))).violations == []
+
+
+def test_who_is_killed_with_one_slot_while_it_waits_for_another_is_counted_out():
+    simulate(nemesis.draw(5175, nodes=(2, 16)))  # the checker itself broke off
