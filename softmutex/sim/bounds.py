@@ -453,7 +453,8 @@ class Bounds(Laws):
             return
         self.looked[Law.TOKENS] += 1
         tokens = self._world.group.tokens_in_reach()
-        if len(tokens) != self._slots and not 0 < self._slots - len(tokens) <= self._world.group.refusals_on_the_way():
+        missing = self._slots - len(tokens)
+        if missing and not 0 < missing <= self._world.group.refusals_on_the_way():
             found = ", ".join(map(short, tokens.values())) or "none"
             what = f"{len(tokens)} tokens, and not {self._slots}, when the bound after healing was over: {found}"
             self.broken(Law.TOKENS, self._world.now, 0, what)

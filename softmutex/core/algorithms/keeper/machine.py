@@ -296,8 +296,6 @@ class Keeper(Algorithm):
                 desk.former.remove(sender)
             if sender == desk.keeper:
                 self._waiter.thaw()
-                if desk.former == [] and message.number == 0 and desk.keeper != desk.me:
-                    pass
             if sender == self._bequeathed_to:
                 self._bequeathed_to = NOBODY
         elif (message.term, message.keeper) < (desk.term, desk.keeper):
