@@ -197,6 +197,23 @@ def test_an_invariant_is_cited_with_its_home():
     assert not found, "\n".join(found)
 
 
+EMBEDDED_BY = {  # see the header of `handover.py`; its steps and what it remembers are public for tests alone
+    *("stand", "give_at_once", "give", "offer_early", "commit", "withdraw", "renounce", "departed"),
+    *("standing", "offered", "idle", "remembered", "received", "fired"),
+}
+
+
+def test_no_algorithm_reaches_into_its_hand_over():
+    found = [
+        f"{path}:{node.lineno}: {ast.unparse(node)}"
+        for path, text in sources(CORE / "algorithms")
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2].strip("_") == "handover"
+        if node.attr not in EMBEDDED_BY
+    ]
+    assert not found, "\n".join(found)
+
+
 # Spelled in pieces, so that this file does not name what it looks for.
 PRIVATE = re.compile(
     "|".join(

@@ -55,17 +55,17 @@ class AtOnce:
         self._me = me
         self._memory = memory
         self.standing = 0  # the request that we stand for
-        self._retired: dict[int, int] = {}  # requests that we stood for, and the nonce of the commit we took, or 0
-        self._retired_to = 0  # the last of them
-        self._forgotten_to = 0  # those up to here that are not remembered are refused for ever
-        self._latest: dict[NodeId, tuple[int, int]] = {}  # by sender: the highest nonce, and request, that we took
-        self._unsure_to = 0  # up to here, senders that are not in `_latest` may have been taken from
-        self._owed: dict[tuple[NodeId, int], tuple[int, tuple[Instant, int]]] = {}  # DONEs that wait: reply, key
+        self.retired: dict[int, int] = {}  # requests that we stood for, and the nonce of the commit we took, or 0
+        self.retired_to = 0  # the last of them
+        self.forgotten_to = 0  # those up to here that are not remembered are refused for ever
+        self.latest: dict[NodeId, tuple[int, int]] = {}  # by sender: the highest nonce, and request, that we took
+        self.unsure_to = 0  # up to here, senders that are not in `_latest` may have been taken from
+        self.owed: dict[tuple[NodeId, int], tuple[int, tuple[Instant, int]]] = {}  # DONEs that wait: reply, key
 
     def stand(self, request: int) -> None:
         if self.standing and request != self.standing:
-            self._retire(self.standing, 0)
-        if request > self._retired_to:
+            self.retire(self.standing, 0)
+        if request > self.retired_to:
             self.standing = request
 
     def take(self, name: tuple[NodeId, int], commit: Commit, possible: bool, now: Instant, out: list[Effect]) -> bool:
@@ -73,84 +73,84 @@ class AtOnce:
         self.forgive(name[0], commit.token, out)
         request = commit.reply - STANDING
         # An earlier request that was served by another way does as well: it is one node that waits.
-        stands = self._forgotten_to < request <= self.standing and request not in self._retired
+        stands = self.forgotten_to < request <= self.standing and request not in self.retired
         if not (stands and possible):
             self.answer(name, commit, out)
             return False
-        self._retire(request, commit.nonce)
-        self._remember(name, request)
-        self._owed[name] = (commit.reply, commit.token.key)
+        self.retire(request, commit.nonce)
+        self.remember(name, request)
+        self.owed[name] = (commit.reply, commit.token.key)
         out.append(SetTimer((OWED, commit.nonce), now + OWED_FOR))
         return True
 
     def answer(self, name: tuple[NodeId, int], question: Commit | Ask, out: list[Effect]) -> None:
         """Was this commit taken? As often as it is asked."""
         request = question.reply - STANDING
-        if request > self._forgotten_to and request not in self._retired:
-            self._retire(request, 0)
-        if request in self._retired:
-            taken = self._retired[request] == question.nonce
+        if request > self.forgotten_to and request not in self.retired:
+            self.retire(request, 0)
+        if request in self.retired:
+            taken = self.retired[request] == question.nonce
         else:
-            taken = self._latest.get(name[0]) == (question.nonce, request)
-            if not taken and self._may_be_taken(name, request):
+            taken = self.latest.get(name[0]) == (question.nonce, request)
+            if not taken and self.may_be_taken(name, request):
                 out.append(Note(FactKind.STALE, None, name[0], type(question).__name__))
                 return
         out.append(Send(name[0], (Done if taken else Void)(question.nonce, question.reply)))
 
-    def _may_be_taken(self, name: tuple[NodeId, int], request: int) -> bool:
+    def may_be_taken(self, name: tuple[NodeId, int], request: int) -> bool:
         sender, nonce = name
-        if sender in self._latest:
-            return nonce <= self._latest[sender][0]
-        return request <= self._unsure_to
+        if sender in self.latest:
+            return nonce <= self.latest[sender][0]
+        return request <= self.unsure_to
 
-    def _remember(self, name: tuple[NodeId, int], request: int) -> None:
+    def remember(self, name: tuple[NodeId, int], request: int) -> None:
         sender, nonce = name
-        before = self._latest.pop(sender, (0, 0))
-        self._latest[sender] = (max(nonce, before[0]), max(request, before[1]))
-        if len(self._latest) > self._memory:
-            forgotten = next(iter(self._latest))
-            self._unsure_to = max(self._unsure_to, self._latest.pop(forgotten)[1])
+        before = self.latest.pop(sender, (0, 0))
+        self.latest[sender] = (max(nonce, before[0]), max(request, before[1]))
+        if len(self.latest) > self._memory:
+            forgotten = next(iter(self.latest))
+            self.unsure_to = max(self.unsure_to, self.latest.pop(forgotten)[1])
 
-    def _retire(self, request: int, taken: int) -> None:
-        if request in self._retired:
+    def retire(self, request: int, taken: int) -> None:
+        if request in self.retired:
             raise InvariantBreach(f"node {self._me} stands for request {request} twice")  # S1
-        self._retired[request] = taken
-        self._retired_to = max(self._retired_to, request)
+        self.retired[request] = taken
+        self.retired_to = max(self.retired_to, request)
         if request == self.standing:
             self.standing = 0
-        if len(self._retired) > self._memory:
-            forgotten = next(iter(self._retired))
-            del self._retired[forgotten]
-            self._forgotten_to = max(self._forgotten_to, forgotten)
+        if len(self.retired) > self._memory:
+            forgotten = next(iter(self.retired))
+            del self.retired[forgotten]
+            self.forgotten_to = max(self.forgotten_to, forgotten)
 
     # --- DONE, a moment later ----------------------------------------------------------------------------------------
 
     @property
     def senders(self) -> int:
         """How many it remembers."""
-        return len(self._latest)
+        return len(self.latest)
 
     @property
     def owes(self) -> bool:
-        return bool(self._owed)
+        return bool(self.owed)
 
     def fired(self, timer: TimerName, out: list[Effect]) -> None:
         """Say DONE; the token did not return meanwhile, which would have said it, too."""
-        for name, (reply, _) in list(self._owed.items()):
+        for name, (reply, _) in list(self.owed.items()):
             if timer == (OWED, name[1]):
-                del self._owed[name]
+                del self.owed[name]
                 out.append(Send(name[0], Done(name[1], reply)))
 
     def forgive(self, node: NodeId, token: Token, out: list[Effect]) -> None:
         """The token goes back to this node, or comes from it again: it needs no DONE to know that it had arrived."""
-        for name, (_, key) in list(self._owed.items()):
+        for name, (_, key) in list(self.owed.items()):
             if name[0] == node and key == token.key:
                 self._drop_debt(name, out)
 
     def departed(self, node: NodeId, out: list[Effect]) -> None:
-        for name in [name for name in self._owed if name[0] == node]:
+        for name in [name for name in self.owed if name[0] == node]:
             self._drop_debt(name, out)
 
     def _drop_debt(self, name: tuple[NodeId, int], out: list[Effect]) -> None:
-        del self._owed[name]
+        del self.owed[name]
         out.append(CancelTimer((OWED, name[1])))

@@ -52,6 +52,9 @@ How an algorithm embeds it: one `Handover` a machine, and every outcome, from wh
 Pipelined: `offer_early` while A runs and the token is still used; at the release `commit` (one message when the offer
 was accepted by then); `withdraw` before that to choose another. A `Failed` before it ends the offer, not the hold.
 
+What it remembers and its steps have public names, for two readers: `softmutex.testing.handovers`, by which all states
+are searched, and the versions that are broken on purpose (`tests/handover/broken.py`). An algorithm uses none of them.
+
 To leave: `renounce`, refuse new offers, go on until `idle`, and then answer for a little while: peers may still ask.
 """
 
@@ -151,11 +154,11 @@ class Handover:
         self._patience = Patience(patience)  # FOUR_WAY
         self._resends = resends
         self._silence = 4 * patience if passing is Passing.FOUR_WAY else 0  # give nobody up sooner
-        self._last_nonce = int(rng.random() * 2**53)  # counted up from there: never the same twice in one life
-        self._outgoing: dict[int, Outgoing] = {}
-        self._promises: dict[tuple[NodeId, int], Promise] = {}
-        self._settled: dict[tuple[NodeId, int], Settled] = {}
-        self._at_once = AtOnce(me, self.MEMORY)
+        self.last_nonce = int(rng.random() * 2**53)  # counted up from there: never the same twice in one life
+        self.outgoing: dict[int, Outgoing] = {}
+        self.promises: dict[tuple[NodeId, int], Promise] = {}
+        self.settled: dict[tuple[NodeId, int], Settled] = {}
+        self.at_once = AtOnce(me, self.MEMORY)
 
     # --- what the algorithm wants ------------------------------------------------------------------------------------
 
@@ -164,21 +167,21 @@ class Handover:
 
         Requests grow. One that was answered, or passed over, is never promised again.
         """
-        self._at_once.stand(request)
+        self.at_once.stand(request)
 
     def give_at_once(self, token: Token, to: NodeId, request: int, now: Instant, out: list[Effect]) -> None:
         """Commit to who stands for `request`: one message. FOUR_WAY only."""
         outgoing = self._begin(token, to, True, now)
         outgoing.stage = Stage.COMMITTED
         outgoing.reply = STANDING + request
-        self._at_once.forgive(to, token, out)
+        self.at_once.forgive(to, token, out)
         self._send_commit(outgoing, now, out)
 
     def give(self, token: Token, to: NodeId, now: Instant, out: list[Effect]) -> Passed | None:
         """Offer the token and commit as soon as it is accepted. The algorithm no longer uses it, unless it `Failed`."""
         if self._passing is Passing.DIRECT:
-            self._last_nonce += 1
-            out.append(Send(to, Offer(self._last_nonce, token)))
+            self.last_nonce += 1
+            out.append(Send(to, Offer(self.last_nonce, token)))
             return Passed(token, to)
         self._offer(token, to, True, now, out)
         return None
@@ -189,29 +192,29 @@ class Handover:
 
     def commit(self, token: Token, now: Instant, out: list[Effect]) -> Passed | None:
         """Give away, as it is now, the token that was offered early: at once if accepted, else with the ACCEPT."""
-        outgoing = self._find(token)
+        outgoing = self.find(token)
         if outgoing is None or outgoing.released:
             raise InvariantBreach(f"node {self._me} commits {token} without an early offer under way: give it instead")
         outgoing.token = token
         outgoing.released = True
         if self._passing is Passing.DIRECT:
-            del self._outgoing[outgoing.nonce]
+            del self.outgoing[outgoing.nonce]
             return self.give(token, outgoing.to, now, out)
         return self._begin_commit(outgoing, now, out) if outgoing.stage is Stage.READY else None
 
     def withdraw(self, token: Token, out: list[Effect]) -> bool:
         """Take an offer back. False: there is none, or it is committed and cannot be taken back."""
-        outgoing = self._find(token)
+        outgoing = self.find(token)
         if outgoing is None or outgoing.stage is Stage.COMMITTED:
             return False
         if self._passing is not Passing.DIRECT:
             out.append(Send(outgoing.to, Withdraw(outgoing.nonce)))
-        self._close(outgoing, out)
+        self.close(outgoing, out)
         return True
 
     def renounce(self, out: list[Effect]) -> None:
         """Void every promise, and say so: this node leaves, or wants no token any more."""
-        for name, promise in list(self._promises.items()):
+        for name, promise in list(self.promises.items()):
             self._settle(name, promise, False)
             out.append(Send(name[0], Void(name[1], promise.reply)))
         self.stand(0)
@@ -219,35 +222,35 @@ class Handover:
     def departed(self, node: NodeId, out: list[Effect]) -> list[Failed | Gone]:
         """It is no member any more: nobody waits for its answers, nor for its commits."""
         outcomes: list[Failed | Gone] = []
-        for outgoing in [each for each in self._outgoing.values() if each.to == node]:
-            self._close(outgoing, out)
+        for outgoing in [each for each in self.outgoing.values() if each.to == node]:
+            self.close(outgoing, out)
             if outgoing.stage is Stage.COMMITTED:
                 outcomes.append(self._gone(outgoing, "left, and never confirmed", out))
             else:
                 outcomes.append(self._failed(outgoing, "left", out))
-        for name, promise in list(self._promises.items()):
+        for name, promise in list(self.promises.items()):
             if name[0] == node:
                 self._settle(name, promise, False)
-        self._at_once.departed(node, out)
+        self.at_once.departed(node, out)
         return outcomes
 
     @property
     def standing(self) -> int:
-        return self._at_once.standing
+        return self.at_once.standing
 
     @property
     def offered(self) -> tuple[Token, ...]:
         """Tokens that are under way but still this node's: it has not committed them."""
-        return tuple(o.token for o in self._outgoing.values() if o.stage is not Stage.COMMITTED)
+        return tuple(o.token for o in self.outgoing.values() if o.stage is not Stage.COMMITTED)
 
     @property
     def idle(self) -> bool:
         """Nothing under way, in or out."""
-        return not self._outgoing and not self._promises and not self._at_once.owes
+        return not self.outgoing and not self.promises and not self.at_once.owes
 
     @property
     def remembered(self) -> Remembered:
-        return Remembered(len(self._outgoing), len(self._promises), len(self._settled), self._at_once.senders)
+        return Remembered(len(self.outgoing), len(self.promises), len(self.settled), self.at_once.senders)
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
@@ -262,15 +265,15 @@ class Handover:
             case Offer():
                 if self._passing is Passing.DIRECT:
                     return Taken(_hopped(message.token), sender)
-                return self._on_offer(sender, message, now, out, accept)
+                return self.on_offer(sender, message, now, out, accept)
             case Commit():
-                return self._on_commit(sender, message, now, out)
+                return self.on_commit(sender, message, now, out)
             case Accept() | Done() | Refuse() | Void():
-                return self._on_answer(sender, message, now, out)
+                return self.on_answer(sender, message, now, out)
             case Ask():
-                self._on_ask(sender, message, out)
+                self.on_ask(sender, message, out)
             case Withdraw():
-                self._on_withdraw(sender, message)
+                self.on_withdraw(sender, message)
             case _:
                 pass
         return None
@@ -278,9 +281,9 @@ class Handover:
     def fired(self, timer: TimerName, now: Instant, out: list[Effect]) -> Outcome | None:
         """Any timer; those that were not set here are not looked at."""
         if isinstance(timer, tuple) and timer[0] == OWED:
-            self._at_once.fired(timer, out)
+            self.at_once.fired(timer, out)
             return None
-        outgoing = self._outgoing.get(timer[1]) if isinstance(timer, tuple) and timer[0] == TIMER else None
+        outgoing = self.outgoing.get(timer[1]) if isinstance(timer, tuple) and timer[0] == TIMER else None
         if outgoing is None or outgoing.stage is Stage.READY:
             return None
         outgoing.tries += 1
@@ -288,16 +291,16 @@ class Handover:
         resend = outgoing.tries <= self._resends or silent_for < self._silence
         if outgoing.stage is Stage.OFFERED:
             if not resend:
-                del self._outgoing[outgoing.nonce]
+                del self.outgoing[outgoing.nonce]
                 return self._failed(outgoing, "no answer", out)
-            self._send_offer(outgoing, now, out)
+            self.send_offer(outgoing, now, out)
         elif resend:
             self._send_commit(outgoing, now, out)
         elif outgoing.tries <= self._resends + self.ASKS or 2 * silent_for < 3 * self._silence:
             out.append(Send(outgoing.to, Ask(outgoing.nonce, outgoing.reply)))
             self._set_timer(outgoing, now, out)
         else:
-            del self._outgoing[outgoing.nonce]
+            del self.outgoing[outgoing.nonce]
             return self._gone(outgoing, "committed, never confirmed", out)
         return None
 
@@ -308,26 +311,26 @@ class Handover:
         if self._passing is Passing.DIRECT:
             outgoing.stage = Stage.READY
         else:
-            self._send_offer(outgoing, now, out)
+            self.send_offer(outgoing, now, out)
 
     def _begin(self, token: Token, to: NodeId, released: bool, now: Instant) -> Outgoing:
-        under_way = self._find(token)
+        under_way = self.find(token)
         if under_way is not None:
             stage = under_way.stage.name.lower()
             raise InvariantBreach(f"node {self._me} passes {token} to {to} while it is {stage} to {under_way.to}")
         if to in (self._me, NOBODY):
             raise InvariantBreach(f"node {self._me} passes {token} to {to}: it must go to another node")
-        outgoing = Outgoing(self._fresh_nonce(), token, to, released, now)
-        self._outgoing[outgoing.nonce] = outgoing
+        outgoing = Outgoing(self.fresh_nonce(), token, to, released, now)
+        self.outgoing[outgoing.nonce] = outgoing
         return outgoing
 
-    def _send_offer(self, outgoing: Outgoing, now: Instant, out: list[Effect]) -> None:
+    def send_offer(self, outgoing: Outgoing, now: Instant, out: list[Effect]) -> None:
         out.append(Send(outgoing.to, Offer(outgoing.nonce, outgoing.token, not outgoing.released)))
         self._set_timer(outgoing, now, out)
 
     def _begin_commit(self, outgoing: Outgoing, now: Instant, out: list[Effect]) -> Passed | None:
         if self._passing is Passing.THREE_WAY:
-            del self._outgoing[outgoing.nonce]
+            del self.outgoing[outgoing.nonce]
             out.append(Send(outgoing.to, Commit(outgoing.nonce, outgoing.reply, outgoing.token)))
             return self._passed(outgoing, out)
         outgoing.stage = Stage.COMMITTED
@@ -339,10 +342,10 @@ class Handover:
         out.append(Send(outgoing.to, Commit(outgoing.nonce, outgoing.reply, outgoing.token)))
         self._set_timer(outgoing, now, out)
 
-    def _on_answer(
+    def on_answer(
         self, sender: NodeId, answer: Accept | Done | Refuse | Void, now: Instant, out: list[Effect]
     ) -> Passed | Failed | None:
-        outgoing = self._outgoing.get(answer.nonce)
+        outgoing = self.outgoing.get(answer.nonce)
         if outgoing is None or outgoing.to != sender:
             self._drop(sender, answer, out)
             return None
@@ -352,13 +355,13 @@ class Handover:
                 return self._accepted(outgoing, answer.reply, now, out)
             # Once an ACCEPT is here, a REFUSE answers an earlier copy of the offer: it goes the way of the late.
             case Refuse() if offered:
-                self._close(outgoing, out)
+                self.close(outgoing, out)
                 return self._failed(outgoing, "refused", out)
             case Void() if offered or answer.reply == outgoing.reply:
-                self._close(outgoing, out)
+                self.close(outgoing, out)
                 return self._failed(outgoing, "void", out)
             case Done() if outgoing.stage is Stage.COMMITTED and answer.reply == outgoing.reply:
-                self._close(outgoing, out)
+                self.close(outgoing, out)
                 return self._passed(outgoing, out)
             case _:
                 self._drop(sender, answer, out)
@@ -373,8 +376,8 @@ class Handover:
             out.append(CancelTimer((TIMER, outgoing.nonce)))
         return self._begin_commit(outgoing, now, out) if outgoing.released else None
 
-    def _close(self, outgoing: Outgoing, out: list[Effect]) -> None:
-        del self._outgoing[outgoing.nonce]
+    def close(self, outgoing: Outgoing, out: list[Effect]) -> None:
+        del self.outgoing[outgoing.nonce]
         if outgoing.stage is not Stage.READY:
             out.append(CancelTimer((TIMER, outgoing.nonce)))
 
@@ -392,77 +395,77 @@ class Handover:
 
     # --- the receiver ------------------------------------------------------------------------------------------------
 
-    def _on_offer(self, sender: NodeId, offer: Offer, now: Instant, out: list[Effect], accept: bool) -> Passed | None:
+    def on_offer(self, sender: NodeId, offer: Offer, now: Instant, out: list[Effect], accept: bool) -> Passed | None:
         name = (sender, offer.nonce)
-        passed = self._proven(offer.token, out)
-        promise = self._promises.get(name)
-        if name in self._settled or not self._is_possible(offer.token):
+        passed = self.proven(offer.token, out)
+        promise = self.promises.get(name)
+        if name in self.settled or not self._is_possible(offer.token):
             self._drop(sender, offer, out)
         elif promise is None and not accept:
             out.append(Send(sender, Refuse(offer.nonce)))
         else:
-            reply = self._fresh_nonce() if promise is None else promise.reply
+            reply = self.fresh_nonce() if promise is None else promise.reply
             timed = self._passing is Passing.THREE_WAY and not offer.early
-            self._promises[name] = Promise(reply, offer.token.key, now + self._limit if timed else None)
-            if len(self._promises) > self.PROMISES:
-                self._settle(*next(iter(self._promises.items())), False)
+            self.promises[name] = Promise(reply, offer.token.key, now + self._limit if timed else None)
+            if len(self.promises) > self.PROMISES:
+                self._settle(*next(iter(self.promises.items())), False)
             out.append(Send(sender, Accept(offer.nonce, reply)))
         return passed
 
-    def _proven(self, token: Token, out: list[Effect]) -> Passed | None:
+    def proven(self, token: Token, out: list[Effect]) -> Passed | None:
         """A token that comes from further on has left where this node sent it: better than any DONE."""
-        outgoing = self._find(token)
+        outgoing = self.find(token)
         if outgoing is None or outgoing.stage is not Stage.COMMITTED or token.hop <= outgoing.token.hop:
             return None
-        self._close(outgoing, out)
+        self.close(outgoing, out)
         return self._passed(outgoing, out)
 
-    def _on_commit(self, sender: NodeId, commit: Commit, now: Instant, out: list[Effect]) -> Taken | Passed | None:
+    def on_commit(self, sender: NodeId, commit: Commit, now: Instant, out: list[Effect]) -> Taken | Passed | None:
         name, token = (sender, commit.nonce), commit.token
         if commit.reply >= STANDING:
-            passed = self._proven(token, out)
-            taken = self._at_once.take(name, commit, self._is_possible(token), now, out)
+            passed = self.proven(token, out)
+            taken = self.at_once.take(name, commit, self._is_possible(token), now, out)
             return Taken(_hopped(token), sender) if taken else passed  # what is taken was passed before
-        promise = self._promises.get(name)
+        promise = self.promises.get(name)
         if promise is None or promise.reply != commit.reply:
-            self._answer(name, commit, out)
+            self.answer(name, commit, out)
             return None
         in_time = promise.until is None or now <= promise.until
         possible = token.key == promise.key and self._is_possible(token)
         self._settle(name, promise, in_time and possible)
-        self._answer(name, commit, out)
+        self.answer(name, commit, out)
         return Taken(_hopped(token), sender) if in_time and possible else None
 
     def _is_possible(self, token: Token) -> bool:
-        return token.hop < MAX_HOP and self._find(token) is None
+        return token.hop < MAX_HOP and self.find(token) is None
 
-    def _on_ask(self, sender: NodeId, ask: Ask, out: list[Effect]) -> None:
+    def on_ask(self, sender: NodeId, ask: Ask, out: list[Effect]) -> None:
         name = (sender, ask.nonce)
         if ask.reply >= STANDING:
-            self._at_once.answer(name, ask, out)
+            self.at_once.answer(name, ask, out)
             return
-        promise = self._promises.get(name)
+        promise = self.promises.get(name)
         if promise is not None and promise.reply == ask.reply:
             self._settle(name, promise, False)
-        self._answer(name, ask, out)
+        self.answer(name, ask, out)
 
-    def _on_withdraw(self, sender: NodeId, withdraw: Withdraw) -> None:
+    def on_withdraw(self, sender: NodeId, withdraw: Withdraw) -> None:
         name = (sender, withdraw.nonce)
-        promise = self._promises.get(name)
+        promise = self.promises.get(name)
         if promise is not None:
             self._settle(name, promise, False)
 
     def _settle(self, name: tuple[NodeId, int], promise: Promise, taken: bool) -> None:
-        if name in self._settled:
+        if name in self.settled:
             raise InvariantBreach(f"node {self._me} settles a promise to {name[0]} twice: {promise}")  # S1
-        del self._promises[name]
-        self._settled[name] = Settled(promise.reply, taken)
-        if len(self._settled) > self.MEMORY:
-            del self._settled[next(iter(self._settled))]
+        del self.promises[name]
+        self.settled[name] = Settled(promise.reply, taken)
+        if len(self.settled) > self.MEMORY:
+            del self.settled[next(iter(self.settled))]
 
-    def _answer(self, name: tuple[NodeId, int], question: Commit | Ask, out: list[Effect]) -> None:
+    def answer(self, name: tuple[NodeId, int], question: Commit | Ask, out: list[Effect]) -> None:
         """How was this promise settled? As often as it is asked; of what is not remembered, nothing is said (S3)."""
-        settled = self._settled.get(name)
+        settled = self.settled.get(name)
         if settled is None or settled.reply != question.reply:
             self._drop(name[0], question, out)
         elif self._passing is Passing.FOUR_WAY:
@@ -471,15 +474,15 @@ class Handover:
 
     # --- both --------------------------------------------------------------------------------------------------------
 
-    def _find(self, token: Token) -> Outgoing | None:
-        for outgoing in self._outgoing.values():
+    def find(self, token: Token) -> Outgoing | None:
+        for outgoing in self.outgoing.values():
             if outgoing.token.key == token.key:
                 return outgoing
         return None
 
-    def _fresh_nonce(self) -> int:
-        self._last_nonce += 1
-        return self._last_nonce
+    def fresh_nonce(self) -> int:
+        self.last_nonce += 1
+        return self.last_nonce
 
     def _set_timer(self, outgoing: Outgoing, now: Instant, out: list[Effect]) -> None:
         wait = self._patience.wait(outgoing.tries) if self._passing is Passing.FOUR_WAY else self._limit

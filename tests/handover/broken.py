@@ -24,40 +24,40 @@ class UsesTheTokenOnTheOffer(Handover):
 
 
 class KeepsThePromiseAfterVoid(Handover):
-    def _on_ask(self, sender: NodeId, ask: Ask, out: list[Effect]) -> None:
-        promise = self._promises.get((sender, ask.nonce))
+    def on_ask(self, sender: NodeId, ask: Ask, out: list[Effect]) -> None:
+        promise = self.promises.get((sender, ask.nonce))
         if promise is not None and promise.reply == ask.reply:
             out.append(Send(sender, Void(ask.nonce, ask.reply)))
         else:
-            super()._on_ask(sender, ask, out)
+            super().on_ask(sender, ask, out)
 
 
 class TakesACommitAfterVoid(Handover):
-    def _on_commit(self, sender: NodeId, commit: Commit, now: Instant, out: list[Effect]) -> Taken | None:
+    def on_commit(self, sender: NodeId, commit: Commit, now: Instant, out: list[Effect]) -> Taken | None:
         name = (sender, commit.nonce)
-        if self._settled.get(name) == Settled(commit.reply, False):
-            self._settled[name] = Settled(commit.reply, True)
+        if self.settled.get(name) == Settled(commit.reply, False):
+            self.settled[name] = Settled(commit.reply, True)
             return Taken(hopped(commit.token), sender)
-        return super()._on_commit(sender, commit, now, out)
+        return super().on_commit(sender, commit, now, out)
 
 
 class TakesEveryCopyOfACommit(Handover):
-    def _on_commit(self, sender: NodeId, commit: Commit, now: Instant, out: list[Effect]) -> Taken | None:
-        if self._settled.get((sender, commit.nonce)) == Settled(commit.reply, True):
+    def on_commit(self, sender: NodeId, commit: Commit, now: Instant, out: list[Effect]) -> Taken | None:
+        if self.settled.get((sender, commit.nonce)) == Settled(commit.reply, True):
             return Taken(hopped(commit.token), sender)
-        return super()._on_commit(sender, commit, now, out)
+        return super().on_commit(sender, commit, now, out)
 
 
 class TakesACommitWithAnyReply(Handover):
-    def _on_commit(self, sender: NodeId, commit: Commit, now: Instant, out: list[Effect]) -> Taken | None:
-        promise = self._promises.get((sender, commit.nonce))
-        return super()._on_commit(sender, commit._replace(reply=promise.reply) if promise else commit, now, out)
+    def on_commit(self, sender: NodeId, commit: Commit, now: Instant, out: list[Effect]) -> Taken | None:
+        promise = self.promises.get((sender, commit.nonce))
+        return super().on_commit(sender, commit._replace(reply=promise.reply) if promise else commit, now, out)
 
 
 class AnswersVoidToWhatItForgot(Handover):
-    def _answer(self, name: tuple[NodeId, int], question: Commit | Ask, out: list[Effect]) -> None:
-        if name in self._settled:
-            super()._answer(name, question, out)
+    def answer(self, name: tuple[NodeId, int], question: Commit | Ask, out: list[Effect]) -> None:
+        if name in self.settled:
+            super().answer(name, question, out)
         else:
             out.append(Send(name[0], Void(question.nonce, question.reply)))
 
@@ -67,7 +67,7 @@ class ResumesInsteadOfAsking(Handover):
         outcome = super().fired(timer, now, out)
         for effect in out:
             if isinstance(effect, Send) and isinstance(effect.message, Ask):
-                outgoing = self._outgoing.pop(effect.message.nonce)
+                outgoing = self.outgoing.pop(effect.message.nonce)
                 out.append(CancelTimer(timer))
                 return Failed(outgoing.token, outgoing.to)
         return outcome
@@ -80,36 +80,36 @@ class ResumesWhenNobodyAnswers(Handover):
 
 
 class ResumesOnALateRefusal(Handover):
-    def _on_answer(self, sender: NodeId, answer: Any, now: Instant, out: list[Effect]) -> Passed | Failed | None:
-        outgoing = self._outgoing.get(answer.nonce)
+    def on_answer(self, sender: NodeId, answer: Any, now: Instant, out: list[Effect]) -> Passed | Failed | None:
+        outgoing = self.outgoing.get(answer.nonce)
         if outgoing is not None and isinstance(answer, Refuse):
             answer = Void(answer.nonce, outgoing.reply)
-        return super()._on_answer(sender, answer, now, out)
+        return super().on_answer(sender, answer, now, out)
 
 
 class BelievesAVoidOfAnotherAttempt(Handover):
-    def _on_answer(self, sender: NodeId, answer: Any, now: Instant, out: list[Effect]) -> Passed | Failed | None:
-        for outgoing in self._outgoing.values():
+    def on_answer(self, sender: NodeId, answer: Any, now: Instant, out: list[Effect]) -> Passed | Failed | None:
+        for outgoing in self.outgoing.values():
             if isinstance(answer, Void) and outgoing.to == sender:
                 answer = Void(outgoing.nonce, outgoing.reply)
-        return super()._on_answer(sender, answer, now, out)
+        return super().on_answer(sender, answer, now, out)
 
 
 class WithdrawsWhatIsCommitted(Handover):
     def withdraw(self, token: Token, out: list[Effect]) -> bool:
-        outgoing = self._find(token)
+        outgoing = self.find(token)
         if outgoing is not None and outgoing.stage is Stage.COMMITTED:
-            self._close(outgoing, out)
+            self.close(outgoing, out)
             return True
         return super().withdraw(token, out)
 
 
 class CommitsWithoutARelease(Handover):
-    def _on_answer(self, sender: NodeId, answer: Any, now: Instant, out: list[Effect]) -> Passed | Failed | None:
-        outgoing = self._outgoing.get(answer.nonce)
+    def on_answer(self, sender: NodeId, answer: Any, now: Instant, out: list[Effect]) -> Passed | Failed | None:
+        outgoing = self.outgoing.get(answer.nonce)
         if outgoing is not None:
             outgoing.released = True
-        return super()._on_answer(sender, answer, now, out)
+        return super().on_answer(sender, answer, now, out)
 
 
 class BreaksAtOnce(Handover):
@@ -119,15 +119,15 @@ class BreaksAtOnce(Handover):
 
     def __init__(self, me: NodeId, *rest: Any, **named: Any) -> None:
         super().__init__(me, *rest, **named)
-        self._at_once = self.Part(me, self.MEMORY)
+        self.at_once = self.Part(me, self.MEMORY)
 
 
 class StandsAgainForTheSameRequest(BreaksAtOnce):
     class Part(AtOnce):
-        def _retire(self, request: int, taken: int) -> None:
-            super()._retire(request, taken)
-            del self._retired[request]
-            self._retired_to = 0
+        def retire(self, request: int, taken: int) -> None:
+            super().retire(request, taken)
+            del self.retired[request]
+            self.retired_to = 0
 
 
 class VoidsWithoutGivingUpItsPlace(BreaksAtOnce):
@@ -142,7 +142,7 @@ class VoidsWithoutGivingUpItsPlace(BreaksAtOnce):
 class SaysVoidOfWhatItForgotToStandFor(BreaksAtOnce):
     class Part(AtOnce):
         def answer(self, name: tuple[NodeId, int], question: Any, out: list[Effect]) -> None:
-            if question.reply - STANDING in (self.standing, *self._retired):
+            if question.reply - STANDING in (self.standing, *self.retired):
                 super().answer(name, question, out)
             else:
                 out.append(Send(name[0], Void(question.nonce, question.reply)))
@@ -150,25 +150,25 @@ class SaysVoidOfWhatItForgotToStandFor(BreaksAtOnce):
 
 class ForgetsASenderWithoutATrace(BreaksAtOnce):
     class Part(AtOnce):
-        def _remember(self, name: tuple[NodeId, int], request: int) -> None:
-            super()._remember(name, request)
-            self._unsure_to = 0
+        def remember(self, name: tuple[NodeId, int], request: int) -> None:
+            super().remember(name, request)
+            self.unsure_to = 0
 
 
 class IsSilentAboutWhatItForgot(BreaksAtOnce):
     class Part(AtOnce):
-        def _may_be_taken(self, name: tuple[NodeId, int], request: int) -> bool:
+        def may_be_taken(self, name: tuple[NodeId, int], request: int) -> bool:
             return True
 
 
 class RepeatsItsNonces(Handover):
-    def _fresh_nonce(self) -> int:
-        return self._last_nonce
+    def fresh_nonce(self) -> int:
+        return self.last_nonce
 
 
 class TakesAnyOfferForAProof(Handover):
-    def _proven(self, token: Token, out: list[Effect]) -> Passed | None:
-        return super()._proven(token._replace(hop=10**6), out)
+    def proven(self, token: Token, out: list[Effect]) -> Passed | None:
+        return super().proven(token._replace(hop=10**6), out)
 
 
 class ListensToImpostors(Handover):
@@ -176,33 +176,33 @@ class ListensToImpostors(Handover):
 
     def received(self, sender: NodeId, message: Message, now: Instant, out: list[Effect], accept: bool = True) -> Any:
         nonce = getattr(message, "nonce", 0)
-        if nonce in self._outgoing:
-            sender = self._outgoing[nonce].to
-        for promised_to, promised in self._promises:
+        if nonce in self.outgoing:
+            sender = self.outgoing[nonce].to
+        for promised_to, promised in self.promises:
             if promised == nonce:
                 sender = promised_to
         return super().received(sender, message, now, out, accept)
 
 
 class IsSilentWhenAsked(Handover):
-    def _on_ask(self, sender: NodeId, ask: Ask, out: list[Effect]) -> None:
+    def on_ask(self, sender: NodeId, ask: Ask, out: list[Effect]) -> None:
         pass
 
 
 class WaitsForeverForDone(Handover):
     def fired(self, timer: TimerName, now: Instant, out: list[Effect]) -> Outcome | None:
-        outgoing = self._outgoing.get(timer[1]) if isinstance(timer, tuple) else None
+        outgoing = self.outgoing.get(timer[1]) if isinstance(timer, tuple) else None
         return None if outgoing and outgoing.stage is Stage.COMMITTED else super().fired(timer, now, out)
 
 
 class ForgetsToWaitForTheAck(Handover):
-    def _send_offer(self, outgoing: Any, now: Instant, out: list[Effect]) -> None:
-        super()._send_offer(outgoing, now, out)
+    def send_offer(self, outgoing: Any, now: Instant, out: list[Effect]) -> None:
+        super().send_offer(outgoing, now, out)
         out[:] = [effect for effect in out if not isinstance(effect, SetTimer)]
 
 
 def settle_behind_its_back(handover: Handover, sender: NodeId, nonce: int, reply: int) -> None:
-    handover._settled[sender, nonce] = Settled(reply, True)
+    handover.settled[sender, nonce] = Settled(reply, True)
 
 
 def hopped(token: Token) -> Token:

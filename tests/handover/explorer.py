@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from softmutex.core.algorithms.wandering.messages import Want
-from softmutex.core.attempts import Outgoing, Stage
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import CancelTimer, Effect, NodeId, Send, SetTimer, TimerName, Token
 from softmutex.core.handover import Failed, Gone, Handover, Passing, Taken
 from softmutex.core.messages import Message
+from softmutex.testing.handovers import Snapshot
 
 TOKEN = Token(epoch=0, stamp=7, id=7, hop=0)
 NOW = 0
@@ -58,21 +58,11 @@ class Posted(NamedTuple):
 
 
 class NodeState(NamedTuple):
-    """One node, frozen: what it may use, the inside of its Handover, and the timers that are set."""
+    """One node, frozen: what it may use, what its Handover remembers, and the timers that are set."""
 
     held: Token | None
     begun: int  # hand-overs begun by this node
-    last_nonce: int
-    outgoing: tuple[tuple[Any, ...], ...]
-    promises: tuple[tuple[Any, ...], ...]
-    settled: tuple[tuple[Any, ...], ...]
-    standing: int
-    retired: tuple[tuple[Any, ...], ...]
-    retired_to: int
-    forgotten_to: int
-    latest: tuple[tuple[NodeId, tuple[int, int]], ...]
-    unsure_to: int
-    owed: tuple[tuple[Any, ...], ...]
+    inside: Snapshot
     timers: tuple[TimerName, ...]
 
 
@@ -216,7 +206,7 @@ class Explorer:
 
     def _arrivals(self, node: NodeId, state: NodeState, posted: Posted, may_begin: bool) -> Iterator[Act]:
         if posted.kind == "Want":  # whoever has the token may commit it to who once stood, and stands no more
-            if state.held is not None and not state.outgoing and may_begin:
+            if state.held is not None and not state.inside.outgoing and may_begin:
                 yield Act("at once", node, posted)
         elif self._may_arrive(posted, state):
             yield Act("deliver", node, posted)
@@ -230,30 +220,30 @@ class Explorer:
     def _own_acts(self, node: NodeId, state: NodeState, may_begin: bool) -> Iterator[Act]:
         for timer in state.timers:
             yield Act("fire", node, timer)
-        if state.standing:
+        if state.inside.standing:
             yield Act("sit", node)
-        elif state.retired_to < self.bounds.stands:
+        elif state.inside.retired_to < self.bounds.stands:
             yield Act("stand", node)
-            if state.retired_to + 1 < self.bounds.stands:
+            if state.inside.retired_to + 1 < self.bounds.stands:
                 yield Act("skip", node)
-        if self.bounds.offers and may_begin and state.held is not None and not state.outgoing:
+        if self.bounds.offers and may_begin and state.held is not None and not state.inside.outgoing:
             for other in self.members:
                 if other != node:
                     yield Act("give", node, other)
                     if self.bounds.early:
                         yield Act("offer_early", node, other)
-        if self.bounds.early and state.outgoing:
+        if self.bounds.early and state.inside.outgoing:
             if state.held is not None:
                 yield Act("commit", node)
             yield Act("withdraw", node)
-        if state.promises:
+        if state.inside.promises:
             if self.passing is Passing.THREE_WAY:
                 yield Act("late", node)
             elif self.bounds.early:
                 yield Act("renounce", node)
 
     def _may_arrive(self, posted: Posted, state: NodeState) -> bool:
-        made = state.last_nonce - self._fresh(posted.to).last_nonce
+        made = state.inside.last_nonce - self._fresh(posted.to).inside.last_nonce
         return posted.kind != "Offer" or made < state.begun + self.bounds.replies
 
     # --- the checks --------------------------------------------------------------------------------------------------
@@ -283,15 +273,15 @@ class Explorer:
 
     @staticmethod
     def _owns(state: NodeState) -> bool:
-        return state.held is not None or any(Stage(outgoing[4]) is not Stage.COMMITTED for outgoing in state.outgoing)
+        return state.held is not None or any(not attempt.committed for attempt in state.inside.outgoing)
 
     def _finish(self, frozen: tuple[int, ...]) -> str:
         """Lose everything in flight, then nothing more: fire the timers in turn, deliver at once, and see it end."""
         nodes = list(frozen)
         last_ask = any(
-            Stage(outgoing[4]) is Stage.COMMITTED and outgoing[6] >= self.bounds.resends + self.bounds.asks
+            attempt.committed and attempt.tries >= self.bounds.resends + self.bounds.asks
             for node in frozen
-            for outgoing in self.nodes[node].outgoing
+            for attempt in self.nodes[node].inside.outgoing
         )
         gone = False
         queue: list[int] = []
@@ -314,7 +304,7 @@ class Explorer:
             return "it goes on for ever"
         if gone:
             return "gone" if last_ask else "a sender gives up although it is answered"
-        if any(self.nodes[node].outgoing for node in nodes):
+        if any(self.nodes[node].inside.outgoing for node in nodes):
             return "stuck"
         return "here" if any(self.nodes[node].held is not None for node in nodes) else "lost"
 
@@ -323,7 +313,7 @@ class Explorer:
             state = self.nodes[frozen]
             if state.timers:
                 return index, Act("fire", index + 1, state.timers[0])
-            if state.held is not None and state.outgoing:
+            if state.held is not None and state.inside.outgoing:
                 return index, Act("commit", index + 1)
         return None
 
@@ -338,7 +328,7 @@ class Explorer:
     # --- one node ----------------------------------------------------------------------------------------------------
 
     def _fresh(self, node: NodeId) -> NodeState:
-        return NodeState(TOKEN if node == 1 else None, 0, node * 1000, (), (), (), 0, (), 0, 0, (), 0, (), ())
+        return NodeState(TOKEN if node == 1 else None, 0, Snapshot(last_nonce=node * 1000), ())
 
     def _intern(self, state: NodeState) -> int:
         if state not in self.node_ids:
@@ -386,7 +376,7 @@ class Explorer:
         if act.what in ("stand", "skip"):
             for other in self.members:
                 if other != node:
-                    for request in range(state.retired_to + 1, handover.standing + 1):
+                    for request in range(state.inside.retired_to + 1, handover.standing + 1):
                         sent |= self._post(Posted("Want", node, other, Want(node, request, False, 0)))
         for effect in out:
             match effect:
@@ -398,7 +388,9 @@ class Explorer:
                     if timer not in timers:
                         breach_text = f"cancels {timer}, which is not set"
                     timers = [other for other in timers if other != timer]
-        return Step(self._intern(self._freeze(handover, held, begun, timers)), sent, taken, gone, breach_text)
+        return Step(
+            self._intern(NodeState(held, begun, Snapshot.of(handover), tuple(timers))), sent, taken, gone, breach_text
+        )
 
     def _perform(
         self, handover: Handover, state: NodeState, act: Act, out: list[Effect]
@@ -417,15 +409,15 @@ class Explorer:
                 assert held is not None
                 outcome, held = handover.commit(held, NOW, out), None
             case "withdraw":
-                token = state.outgoing[0][1]
+                token = state.inside.outgoing[0].token
                 if handover.withdraw(token, out):
                     held = token
             case "renounce":
                 handover.renounce(out)
             case "stand":
-                handover.stand(state.retired_to + 1)
+                handover.stand(state.inside.retired_to + 1)
             case "skip":  # this request is served without; one learns of it all the same
-                handover.stand(state.retired_to + 2)
+                handover.stand(state.inside.retired_to + 2)
             case "sit":
                 handover.stand(0)
             case "at once":
@@ -433,9 +425,9 @@ class Explorer:
                 handover.give_at_once(held, act.about.sender, act.about.message.request, NOW, out)
                 held, begun = None, begun + 1
             case "late":
-                for name, promise in handover._promises.items():
+                for name, promise in handover.promises.items():
                     if promise.until is not None:
-                        handover._promises[name] = promise._replace(until=NOW - 1)
+                        handover.promises[name] = promise._replace(until=NOW - 1)
             case "fire":
                 outcome = handover.fired(act.about, NOW, out)
             case "deliver" | "refuse":
@@ -445,41 +437,5 @@ class Explorer:
 
     def _thaw(self, node: NodeId, state: NodeState) -> Handover:
         handover = self.variant(node, NoChance(), self.passing, patience=0, resends=self.bounds.resends)
-        handover._last_nonce = state.last_nonce
-        for values in state.outgoing:
-            nonce, token, to, released, stage, reply, tries = values
-            outgoing = Outgoing(nonce, token, to, released, NOW)
-            outgoing.stage, outgoing.reply, outgoing.tries = Stage(stage), reply, tries
-            handover._outgoing[nonce] = outgoing
-        handover._promises.update(state.promises)
-        handover._settled.update(state.settled)
-        part = handover._at_once
-        part.standing, part._retired_to, part._forgotten_to = state.standing, state.retired_to, state.forgotten_to
-        part._retired.update(state.retired)
-        part._latest.update(state.latest)
-        part._unsure_to = state.unsure_to
-        part._owed.update(state.owed)
+        state.inside.restore(handover, NOW)
         return handover
-
-    @staticmethod
-    def _freeze(handover: Handover, held: Token | None, begun: int, timers: list[TimerName]) -> NodeState:
-        part = handover._at_once
-        return NodeState(
-            held,
-            begun,
-            handover._last_nonce,
-            tuple(
-                (o.nonce, o.token, o.to, o.released, int(o.stage), o.reply, o.tries)
-                for o in handover._outgoing.values()
-            ),
-            tuple(handover._promises.items()),
-            tuple(handover._settled.items()),
-            part.standing,
-            tuple(part._retired.items()),
-            part._retired_to,
-            part._forgotten_to,
-            tuple(part._latest.items()),
-            part._unsure_to,
-            tuple(part._owed.items()),
-            tuple(timers),
-        )

@@ -6,7 +6,8 @@ the fault matrix in which it is caught, and a law that it breaks; the true versi
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from softmutex.core.algorithms.wandering.desk import Desk
 from softmutex.core.algorithms.wandering.inquirer import Inquirer
@@ -18,12 +19,14 @@ from softmutex.core.algorithms.wandering.seats import Seats
 from softmutex.core.algorithms.wandering.waiter import Waiter
 from softmutex.core.events import (
     Depart,
+    Effect,
+    Event,
     Grant,
+    Instant,
     LostReason,
     NodeId,
     RequestId,
     Started,
-    Ticket,
     Token,
 )
 from softmutex.core.machine import Setup
@@ -100,17 +103,10 @@ class NobodyLooksForIt(Wandering):
 class UsesWhatItGivesAway(Wandering):
     """The token is still granted here while it is on its way."""
 
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-
-        class Greedy(Seats):
-            def _give(self, seat: Seat, to: NodeId, queue: tuple[Ticket, ...], request: int = 0) -> None:
-                super()._give(seat, to, queue, request)
-                waiter = self.machine.waiter
-                if waiter.waiting:
-                    self.machine.desk.out.append(Grant.by(seat.token, waiter.next()))
-
-        self.seats = Greedy(self, self.handover)
+    def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
+        effects = super().handle(event, now)
+        on_their_way = [seat.token for seat in self.seats.by_slot.values() if seat.giving]
+        return [*effects, *(Grant.by(token, self.waiter.next()) for token in on_their_way if self.waiter.waiting)]
 
 
 class TakesBackWhatItCommitted(Wandering):
@@ -129,17 +125,19 @@ class TakesBackWhatItCommitted(Wandering):
 class LeavesWithTheToken(Wandering):
     """A leaver goes as soon as nothing runs, and takes the token along."""
 
-    def _try_to_depart(self) -> None:
-        if not self.depart_said and not self.seats.in_use:
+    def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
+        effects = [*super().handle(event, now)]
+        if self.seats.leaving and not self.depart_said and not self.seats.in_use:
             self.depart_said = True
-            self.desk.out.append(Depart())
+            effects.append(Depart())
+        return effects
 
 
 class EveryJoinerMakesOne(Wandering):
     """A newcomer does not listen."""
 
-    def _handle(self, event: Any) -> None:
-        super()._handle(Started(founder=True) if isinstance(event, Started) else event)
+    def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
+        return super().handle(Started(founder=True) if isinstance(event, Started) else event, now)
 
 
 class ServesTheWithdrawn(Wandering):
@@ -198,9 +196,9 @@ class DoesNotCountHops(Wandering):
         super().__init__(setup)
 
         class Standing(Seats):
-            def _grant(self, seat: Seat) -> None:
+            def advance(self, seat: Seat) -> None:
                 seat.used = -1
-                super()._grant(seat)
+                super().advance(seat)
 
         self.seats = Standing(self, self.handover)
 

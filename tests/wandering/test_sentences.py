@@ -295,13 +295,14 @@ def test_a_token_that_comes_back_is_later_than_what_others_heard_of_it():
     stage.request(3)
     stage.run(0.1)
     before = stage.machines[3].view().tokens[0]
-    machine = stage.machines[3]
-    seat = machine.seats.by_slot[0]
+    stage.request(2)
+    stage.run(0.1)
     stage.release(3)
-    machine.desk.out = []
-    machine.seats._give(seat, 2, ())
-    machine.seats.failed(seat.token, 2)
-    assert machine.view().tokens[0].hop >= before.hop + 2
+    stage.leave(2)  # while the token is on its way
+    stage.run(0.1)
+    assert FactKind.HANDOVER_FAILED in kinds(stage)
+    [after] = stage.machines[3].view().tokens
+    assert after.hop >= before.hop + 2
 
 
 def test_tickets_that_do_not_fit_into_the_token_go_back_to_the_register():
