@@ -12,7 +12,7 @@ It looks from outside (`survey.py`) and changes nothing: it never is a member, a
                   "holders": [{"node": "web1-4711-ab12", "user": "ada", "purpose": "lftp", "for": 12.3, "waited": 0.1,
                                "slots": 1}],
                   "waiting": [{"node": "web2-4712-cd34", "user": "bob", "purpose": "rsync", "for": 10.2,
-                               "priority": 0}],
+                               "slots": 1, "priority": 0}],
                   "waiting_count": 1, "tokens_at": ["web1-4711-ab12"], "isolated": []}]}
 
 `unknown` says why nothing is known: none of the members that are listed answers, or the list could not be had. The exit
@@ -131,10 +131,17 @@ def picture_of_mutex(name: str, told: Sequence[tuple[str, dict[str, Any]]]) -> d
     users = {node: str(document.get("user", "")) for node, document in told}
     newest = max((view for _, view in views), key=lambda view: (view["epoch"], view["hop"]))
     waiting = [
-        {"node": node, "user": users[node], "purpose": purpose or "", "for": since, "priority": priority or 0}
+        {
+            "node": node,
+            "user": users[node],
+            "purpose": purpose or "",
+            "for": since,
+            "slots": slots or 1,
+            "priority": priority or 0,
+        }
         for node, view in views
-        for since, purpose, priority in zip_longest(
-            view["waiting"], view.get("purposes", ()), view.get("priorities", ())
+        for since, purpose, slots, priority in zip_longest(
+            view["waiting"], view.get("purposes", ()), view.get("weights", ()), view.get("priorities", ())
         )
         if since is not None
     ]
@@ -180,7 +187,7 @@ def lines_of_mutex(mutex: dict[str, Any]) -> list[str]:
     out = [f"{mutex['name']}  ({mutex['algorithm']}{slots}{epoch}, {used})"]
     out += [
         f"  held by   {hold['node']}  for {span(hold['for'])}, after {span(hold['waited'])} of waiting"
-        f"{takes(hold)}{doing(hold)}"
+        f"{several('takes', hold)}{doing(hold)}"
         for hold in mutex["holders"]
     ]
     if sum(slots_of(hold) for hold in mutex["holders"]) < mutex["slots"]:
@@ -188,7 +195,7 @@ def lines_of_mutex(mutex: dict[str, Any]) -> list[str]:
         somewhere = "  free, or on the way between two nodes" if epoch else "  free"
         out.append(f"  free at   {', '.join(resting)}" if resting else somewhere)
     out += [
-        f"  waits     {one['node']}  for {span(one['for'])}{urgency(one)}{doing(one)}"
+        f"  waits     {one['node']}  for {span(one['for'])}{several('wants', one)}{urgency(one)}{doing(one)}"
         for one in mutex["waiting"][:WAITING_SHOWN]
     ]
     if mutex["waiting_count"] > WAITING_SHOWN:
@@ -201,12 +208,12 @@ def doing(one: dict[str, Any]) -> str:
     return f" ({what})" if what else ""
 
 
-def slots_of(hold: dict[str, Any]) -> int:
-    return int(hold.get("slots", 1))  # of a version that does not tell: one
+def slots_of(one: dict[str, Any]) -> int:
+    return int(one.get("slots", 1))  # of a version that does not tell: one
 
 
-def takes(hold: dict[str, Any]) -> str:
-    return f", takes {slots_of(hold)} slots" if slots_of(hold) > 1 else ""
+def several(verb: str, one: dict[str, Any]) -> str:
+    return f", {verb} {slots_of(one)} slots" if slots_of(one) > 1 else ""
 
 
 def urgency(one: dict[str, Any]) -> str:

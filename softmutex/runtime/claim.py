@@ -66,6 +66,10 @@ class Claim:
         """As one of the slots that it takes."""
         return False
 
+    def _slots(self) -> int:
+        """How many are wanted for it."""
+        return self._policy.weight or 1
+
     def _close(self) -> None:
         """Its body waits for the node to close: it is over now, and handed on."""
         if self._local is not None and self._progress is Progress.HELD:

@@ -145,7 +145,12 @@ class Crossing:
     # --- observers, in the application's own context ------------------------------------------------------------------
 
     def notice_wait(self, claim: Claim) -> None:
-        values: Mapping[str, float | int | str] = {"claim": id(claim), "algorithm": self.plan.terms.algorithm}
+        values: Mapping[str, float | int | str] = {
+            "claim": id(claim),
+            "algorithm": self.plan.terms.algorithm,
+            "slots": claim._slots(),
+            "priority": claim._policy.priority,
+        }
         self.node.observers.notice(Observation(self.plan.name, claim._life, "wait_started", values))
 
     def notice_end_of_wait(self, claim: Claim, outcome: str = "") -> None:
@@ -164,6 +169,7 @@ class Crossing:
                 "epoch": grant.epoch,
                 "hop": grant.hop,
                 "rights": len(grant.rights),
+                "slots": claim._slots(),
                 "baggage": grant.baggage.hex(),
             }
             node.observers.notice(Observation(name, claim._life, "hold_started", begun))

@@ -155,13 +155,14 @@ def describe_mutex(mutex: LocalMutex, now: Instant) -> dict[str, Any]:
                 "for": seconds(now - claim._granted_at),
                 "waited": seconds(claim._granted_at - claim._asked_at),
                 "purpose": claim._purpose,
-                "slots": claim._policy.weight or 1,
+                "slots": claim._slots(),
             }
             for claim in [claim for claim in mutex.holding.values() if not claim._is_shown_by_another()][:8]
         ],
         "waiting": [seconds(now - claim._asked_at) for claim in list(mutex.waiting.values())[:32]],
         "purposes": [claim._purpose for claim in list(mutex.waiting.values())[:32]],
         "priorities": [claim._policy.priority for claim in list(mutex.waiting.values())[:32]],
+        "weights": [claim._slots() for claim in list(mutex.waiting.values())[:32]],
         "waiting_count": len(mutex.waiting),
         "isolated": mutex.isolated,
         "acquisitions": mutex.counts.acquisitions,

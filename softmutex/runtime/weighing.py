@@ -63,6 +63,9 @@ class Part(Claim):
     def _on_overrun(self) -> None:
         """The claim itself has the max_hold."""
 
+    def _slots(self) -> int:
+        return self._of.claim._slots() if self._progress is Progress.WAITING else 1
+
     def _is_shown_by_another(self) -> bool:
         return self._of.claim._progress is Progress.HELD
 

@@ -77,8 +77,21 @@ async def test_a_hold_a_waiter_and_the_token_appear_without_a_reload(registry: I
     assert tab.errors == []
 
 
-async def hold_once(node: Node, name: str) -> None:
-    async with node.mutex(name):
+async def test_it_tells_who_takes_several_slots_and_who_is_urgent(registry: Inside, tab: Tab):
+    shared = {"slots": 4, "ageing": 60.0}
+    async with member(registry, "anna") as anna, member(registry, "bert") as bert:
+        await tab.open(f"{registry.base}/")
+        async with anna.mutex("link", weight=3, **shared):
+            await tab.until("document.querySelector('.now .holds')?.innerText.endsWith(', takes 3 slots')", "the hold")
+            waiting = asyncio.ensure_future(hold_once(bert, "link", weight=2, priority=5, **shared))
+            says = "document.querySelector('.now .waits')?.innerText.endsWith(', wants 2 slots, priority 5')"
+            await tab.until(says, "the waiter")
+        await waiting
+    assert tab.errors == []
+
+
+async def hold_once(node: Node, name: str, **options: Any) -> None:
+    async with node.mutex(name, **options):
         pass
 
 

@@ -53,8 +53,25 @@ async def test_it_shows_who_holds_who_waits_and_for_how_long(no_leaks: None, env
         assert (x["holders"], x["waiting"], x["acquisitions"]) == ([], [], 4)
 
 
-async def wait_for(node: Node, name: str) -> None:
-    async with node.mutex(name):
+async def test_it_shows_who_takes_several_slots_and_who_is_urgent(no_leaks: None, environ: dict[str, str]):
+    async with Node(name="a", **local(environ)) as a, Node(name="b", **local(environ)) as b:
+        async with a.mutex("x", slots=4, weight=3, ageing=60):
+            heavy = asyncio.create_task(wait_for(b, "x", slots=4, weight=2, ageing=60, priority=5))
+            await until(lambda: (seen := b.mutex_statistics("x (gate)")).waiting or seen.acquisitions)
+            picture = await ask(environ)
+            [line] = [line for line in status.lines(picture) if "waits" in line]
+            [x] = [one for one in picture["mutexes"] if one["name"] == "x"]
+            holders = [(hold["node"], hold["slots"]) for hold in x["holders"] if hold["node"] == "a"]
+            assert holders == [("a", 3)]
+            assert any("held by   a" in line and "takes 3 slots" in line for line in status.lines(picture))
+            [waits] = [one for mutex in picture["mutexes"] for one in mutex["waiting"]]
+            assert (waits["node"], waits["slots"], waits["priority"]) == ("b", 2, 5)
+            assert re.search(r"waits     b  for [^,]+, wants 2 slots, priority 5", line)
+        await heavy
+
+
+async def wait_for(node: Node, name: str, **options: Any) -> None:
+    async with node.mutex(name, **options):
         pass
 
 

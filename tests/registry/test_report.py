@@ -72,6 +72,47 @@ def test_who_waits_and_holds_is_told_with_its_age():
     assert teller.draw() is None, "nothing happened since"
 
 
+def test_who_takes_several_slots_or_is_urgent_tells_so_and_nobody_else_does():
+    teller = Teller()
+    teller.see("wait_started", claim=7, algorithm="wandering", slots=3, priority=5)
+    teller.wait()
+    (mutex,) = teller.draw()["mutexes"]
+    assert mutex["wishes"] == [{"slots": 3, "priority": 5}, {"slots": 1, "priority": 0}]
+    teller.see("wait_ended", claim=7, outcome="granted", seconds=0.0)
+    teller.see("hold_started", claim=7, request=1, epoch=1, hop=0, slots=3)
+    (mutex,) = teller.draw()["mutexes"]
+    assert mutex["holding"][0]["slots"] == 3
+    assert "wishes" not in mutex, "a registry that knows none of it takes the report"
+
+
+def test_the_picture_says_of_everybody_how_many_slots_and_how_urgent():
+    urgent, plain = Teller(1), Teller(2)
+    scene = scene_of(urgent, plain)
+    urgent.see("wait_started", claim=1, algorithm="wandering", slots=3, priority=5)
+    plain.now += 1.0
+    plain.wait()
+    plain.get(plain.wait())
+    for teller in (urgent, plain):
+        take(scene, teller, 1.0)
+    mutex = only(scene)
+    assert {(one["slots"], one["priority"]) for one in mutex["waiting"]} == {(3, 5), (1, 0)}
+    assert [hold["slots"] for hold in mutex["holding"]] == [1]
+
+
+def test_wishes_that_nobody_waits_for_are_not_shown():
+    teller = Teller()
+    scene = scene_of(teller)
+    teller.wait()
+    told = teller.draw()
+    told["mutexes"][0]["wishes"] = [{"slots": 2, "priority": 1}] * 3
+    scene.take(lease(1), read(json.dumps(told).encode()), 1.0)
+    assert [one["slots"] for one in only(scene)["waiting"]] == [2]
+    for wrong in ({"slots": 0, "priority": 1}, {"slots": 1, "priority": 10}, {"slots": 1}):
+        told["mutexes"][0]["wishes"] = [wrong]
+        with pytest.raises(ValueError, match=r"\w+ \w+"):
+            read(json.dumps(told).encode())
+
+
 def test_waits_that_end_without_a_grant_are_counted_apart():
     teller = Teller()
     for outcome in ("timeout", "cancelled", "closed"):

@@ -4,7 +4,8 @@ What it decides: numbers are totals since the member joined, never differences. 
 time", counts twice where an answer was lost, and not at all where a report was. Times are ages in seconds, counted from
 the sending, since no two clocks agree (C4).
 
-    mutexes   those of which something changed since the last report that was answered; all after `known: false`
+    mutexes   those of which something changed since the last report that was answered; all after `known: false`.
+              Slots and priorities are told where they are not 1 and 0
     spans     stretches in which the mutex was held here, short gaps closed: `count` holds that took `held` in all
     marks     moments: a token made, lost or discarded, an overlap, an overrun, isolation
 
@@ -15,9 +16,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
+
+from softmutex.values import PRIORITY_MOST
 
 Schema = dict[str, Any]
+NOTHING: Final[Mapping[str, Schema]] = {}
 
 REPORT_MAX = 64 << 10  # bytes
 MUTEXES_MAX = 32  # of one report
@@ -40,8 +45,9 @@ def bucket(seconds: float) -> int:
 # --- the form -------------------------------------------------------------------------------------------------------
 
 
-def _object(**properties: Schema) -> Schema:
+def _object(_optional: Mapping[str, Schema] = NOTHING, **properties: Schema) -> Schema:
     required = list(properties)
+    properties |= _optional
     return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
 
 
@@ -54,9 +60,12 @@ COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": COUNT_MAX}
 NAME: Schema = {"type": "string", "maxLength": 255}
 NODE: Schema = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
 HISTOGRAM = _list(COUNT, BUCKETS, BUCKETS)
-HOLDING = _object(for_s=AGE, waited_s=AGE, epoch=COUNT, hop=COUNT)
+SLOTS: Schema = {"type": "integer", "minimum": 1, "maximum": COUNT_MAX}
+HOLDING = _object({"slots": SLOTS}, for_s=AGE, waited_s=AGE, epoch=COUNT, hop=COUNT)
+WISH = _object(slots=SLOTS, priority={**COUNT, "maximum": PRIORITY_MOST})
 TOKEN = _object(slot={**COUNT, "maximum": 1023}, epoch=COUNT, hop=COUNT, at=NODE)
 MUTEX = _object(
+    {"wishes": _list(WISH, SHOWN_MAX)},  # of those of `waiting_for_s`, in that order
     name=NAME,
     algorithm={"type": "string", "maxLength": 64},
     **dict.fromkeys(COUNTERS, COUNT),

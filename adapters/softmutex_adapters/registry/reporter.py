@@ -26,6 +26,7 @@ KEPT_MUTEXES_MAX = 1024
 CLAIMS_MAX = 1024
 GAP_S = 0.1  # a hold that begins so soon after the last one continues its span ...
 SPAN_MAX_S = 5.0  # ... while that is not longer than this
+PLAIN = (1, 0)  # slots, priority
 NEVER_SEEN = (-1, -1, 0)  # epoch, hop, node
 
 
@@ -51,9 +52,9 @@ class Kept:
         self.counts = dict.fromkeys(report.COUNTERS, 0)
         self.waits, self.holds = [0] * report.BUCKETS, [0] * report.BUCKETS
         self.wait_max_s = self.hold_max_s = 0.0
-        self.waiting: dict[int, float] = {}  # claim -> since
+        self.waiting: dict[int, tuple[float, int, int]] = {}  # claim -> since, slots, priority
         self.granted: dict[int, float] = {}  # claim -> how long it waited, until its hold is told
-        self.holding: dict[int, tuple[float, float, int, int]] = {}  # request -> since, waited, epoch, hop
+        self.holding: dict[int, tuple[float, float, int, int, int]] = {}  # request -> since, waited, epoch, hop, slots
         self.tokens: dict[int, tuple[int, int, int]] = {}  # slot -> epoch, hop, node
         self.span: list[Any] | None = None  # the last one, while it may still grow
 
@@ -99,7 +100,7 @@ class Reporter:
         values: Any = seen.values
         kept.algorithm = values["algorithm"]
         if len(kept.waiting) < CLAIMS_MAX:
-            kept.waiting[values["claim"]] = now
+            kept.waiting[values["claim"]] = now, values.get("slots", 1), values.get("priority", 0)
         else:
             self._skipped += 1
 
@@ -122,7 +123,7 @@ class Reporter:
         epoch, hop = values["epoch"], values["hop"]
         waited_s = kept.granted.pop(values["claim"], 0.0)
         if len(kept.holding) < CLAIMS_MAX:
-            kept.holding[values["request"]] = (now, waited_s, epoch, hop)
+            kept.holding[values["request"]] = (now, waited_s, epoch, hop, values.get("slots", 1))
         else:
             self._skipped += 1
         rests_on_token = values.get("rights", 1) > 0  # permissions are nowhere
@@ -247,6 +248,8 @@ class Reporter:
 
 
 def _mutex(name: str, kept: Kept, now: float) -> dict[str, Any]:
+    waiting = list(kept.waiting.values())[:SHOWN_MAX]
+    is_plain = all((slots, priority) == PLAIN for _, slots, priority in waiting)
     return {
         "name": name,
         "algorithm": kept.algorithm[:64],
@@ -256,15 +259,17 @@ def _mutex(name: str, kept: Kept, now: float) -> dict[str, Any]:
         "wait_max_s": _s(kept.wait_max_s),
         "hold_max_s": _s(kept.hold_max_s),
         "waiting": len(kept.waiting),
-        "waiting_for_s": [_s(now - since) for since in list(kept.waiting.values())[:SHOWN_MAX]],
+        "waiting_for_s": [_s(now - since) for since, _, _ in waiting],
+        **({} if is_plain else {"wishes": [{"slots": slots, "priority": urgent} for _, slots, urgent in waiting]}),
         "holding": [
             {
                 "for_s": _s(now - since),
                 "waited_s": _s(waited),
                 "epoch": min(epoch, COUNT_MAX),
                 "hop": min(hop, COUNT_MAX),
+                **({"slots": slots} if slots > 1 else {}),
             }
-            for since, waited, epoch, hop in list(kept.holding.values())[:SHOWN_MAX]
+            for since, waited, epoch, hop, slots in list(kept.holding.values())[:SHOWN_MAX]
         ],
         "tokens": [
             {"slot": slot, "epoch": min(epoch, COUNT_MAX), "hop": min(hop, COUNT_MAX), "at": f"{node:016x}"}

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 from softmutex.ports import Member
@@ -36,6 +36,7 @@ GONE_S = 600.0
 MEMBERS_SHOWN, MUTEXES_SHOWN, SPANS_SHOWN, MARKS_SHOWN, CLAIMS_SHOWN = 200, 24, 1_200, 200, 24
 SUMS = (*COUNTERS, "waits", "holds", "wait_max_s", "hold_max_s")
 Json = dict[str, Any]
+PLAIN: Json = {"slots": 1, "priority": 0}
 
 
 class Totals:
@@ -200,13 +201,19 @@ class Scene:
             for name, (at, told) in teller.mutexes.items():
                 claims, since = found[name], now - at
                 claims.waiting_count += told["waiting"]
-                claims.waiting += [{"member": key, "for_s": _s(for_s + since)} for for_s in told["waiting_for_s"]]
+                claims.waiting += [
+                    {"member": key, "for_s": _s(for_s + since), **wish}
+                    for for_s, wish in zip(
+                        told["waiting_for_s"], chain(told.get("wishes", ()), repeat(PLAIN)), strict=False
+                    )
+                ]
                 claims.holding += [
                     {
                         "member": key,
                         "for_s": _s(one["for_s"] + since),
                         "waited_s": one["waited_s"],
                         "epoch": one["epoch"],
+                        "slots": one.get("slots", 1),
                     }
                     for one in told["holding"]
                     if not self._totals[name].has_gone_on(one, at)

@@ -218,13 +218,15 @@ function memberItem(one) {
     make("div", { class: "state" }, make("bdi", {}, state)));
 }
 
+const several = (verb, one) => one.slots > 1 ? `, ${verb} ${number(one.slots)} slots` : "";
+
 function mutexCard(one, call, place, lane) {
   const later = since();
   const facts = make("p", { class: "facts" }, [one.algorithm, many(one.acquisitions, "acquisition"), many(one.handed_over, "hand-over")].filter(Boolean).join(" · "));
   for (const [count, what] of [[one.overlap, "overlap"], [one.lost, "warned hold"], [one.overruns, "overrun"], [one.token_lost, "lost token"], [one.timeouts, "timeout"]])
     if (count) facts.append(" · ", make("span", { class: "bad" }, many(count, what)));
-  const holders = one.holding.map((hold) => make("dd", { class: "holds" }, make("bdi", {}, call(hold.member)), ` for ${time(hold.for_s + later)}, after ${time(hold.waited_s)}`));
-  const waiters = one.waiting.slice(0, 4).map((wait) => make("dd", { class: "waits" }, make("bdi", {}, call(wait.member)), ` for ${time(wait.for_s + later)}`));
+  const holders = one.holding.map((hold) => make("dd", { class: "holds" }, make("bdi", {}, call(hold.member)), ` for ${time(hold.for_s + later)}, after ${time(hold.waited_s)}${several("takes", hold)}`));
+  const waiters = one.waiting.slice(0, 4).map((wait) => make("dd", { class: "waits" }, make("bdi", {}, call(wait.member)), ` for ${time(wait.for_s + later)}${several("wants", wait)}${wait.priority ? `, priority ${wait.priority}` : ""}`));
   if (one.waiting_count > 4) waiters.push(make("dd", { class: "quiet" }, `and ${number(one.waiting_count - Math.min(4, waiters.length))} more`));
   const tokens = one.tokens.map((token) => make("dd", {}, make("bdi", {}, place(token.at)), make("span", { class: "quiet" }, `${one.tokens.length > 1 ? `, slot ${token.slot}` : ""}, epoch ${token.epoch}, hop ${number(token.hop)}`)));
   const column = (title, items, none) => make("div", {}, make("dt", {}, title), ...(items.length ? items : [make("dd", { class: "quiet" }, none)]));
