@@ -108,7 +108,8 @@ def give_way(item: pytest.Item) -> None:
     """What only computes fills the cores while others wait. Without root there is no way back, and none is needed."""
     if is_worker(item.config):
         with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, 19 if scheduling.is_pure(item.nodeid) else QUIET)
+            below = scheduling.GIVES_WAY if scheduling.is_pure(item.nodeid) else 0
+            os.setpriority(os.PRIO_PROCESS, 0, min(QUIET + below, 19))
 
 
 # --- nothing hangs for ever ------------------------------------------------------------------------------------------

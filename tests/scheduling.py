@@ -1,6 +1,6 @@
 """Which test runs when, and beside what, where there are several workers (`pytest` alone, `pytest -n 8`).
 
-    pure      computes and waits for nothing (the rooms below PURE)     at the lowest priority, by one worker a core
+    pure      computes and waits for nothing (PURE_ROOMS)               at a lower priority, by one worker a core
     beside    starts processes, listens on sockets, watches the clock   by all other workers, side by side
     alone     says that it needs a quiet machine (`mark.alone`)         last, one by one, when nothing else runs
 
@@ -28,6 +28,7 @@ import pytest
 PURE, BESIDE, ALONE = "pure", "beside", "alone"
 ONE_RUNS_AND_THE_NEXT = 2  # in hand
 MOST_CORES = 16  # more have nothing to do, and each worker takes a quarter of a gigabyte
+GIVES_WAY = 5  # nice of what computes: a third of what others get. 19 is a hundredth: beside a busy program, an hour
 PURE_ROOMS = ("algorithms", "core", "group", "handover", "sim", "wandering", "wire")
 
 
