@@ -113,7 +113,6 @@ def test_more_slots_let_more_in(start: Start, tmp_path: Path):
     assert start("true", "--slots", "2", "--on-busy", "fail").ends() == 75
 
 
-@pytest.mark.alone
 def test_the_next_one_is_in_soon_after_the_holder_has_ended(start: Start, holder: Run, tmp_path: Path):
     waiter = start("exit 0", "-v")
     waiter.says("asking for x")

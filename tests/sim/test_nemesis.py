@@ -1,5 +1,6 @@
 """The nemesis draws what the issue of the wandering token names, each seed once and for all; failures become small."""
 
+import functools
 import json
 import shlex
 from collections import Counter
@@ -19,7 +20,10 @@ from softmutex.sim.shrink import shrink
 from tests.sim.machines import MakesAnotherToken
 from tests.sim.offenders import Dozes
 
-DRAWN = [draw(seed) for seed in range(1, 1501)]
+
+@functools.cache
+def drawn() -> list[Scenario]:
+    return [draw(seed) for seed in range(1, 1501)]
 
 
 def test_a_seed_is_a_scenario():
@@ -27,39 +31,45 @@ def test_a_seed_is_a_scenario():
 
 
 def test_sizes_reach_from_two_to_two_hundred_and_most_are_small():
-    sizes = [scenario.nodes for scenario in DRAWN]
+    sizes = [scenario.nodes for scenario in drawn()]
     assert min(sizes) == 2 and max(sizes) >= 190
     assert sorted(sizes)[len(sizes) // 2] <= 12
     assert {draw(seed, nodes=(60, 60)).nodes for seed in range(9)} == {60}
 
 
 def test_every_range_is_drawn_to_its_ends():
-    assert min(scenario.delay_s for scenario in DRAWN) < 0.00011 and max(scenario.delay_s for scenario in DRAWN) > 0.55
-    holds = [scenario.op_s for scenario in DRAWN]
-    assert max(holds) > 55 and sum(scenario.hold == "fixed:0" for scenario in DRAWN) > 100
-    assert {scenario.slots for scenario in DRAWN} == set(range(1, 9))
-    assert {scenario.when_isolated for scenario in DRAWN} == {"wait", "proceed", "raise"}
-    assert {scenario.on_lost for scenario in DRAWN} == {"continue", "cancel"}
-    assert {scenario.demand.partition(":")[0] for scenario in DRAWN} == {"saturated", "bursts", "poisson", "periodic"}
-    assert max(scenario.loss for scenario in DRAWN) == 0.4 and max(scenario.duplication for scenario in DRAWN) > 0.45
-    batches = [fault for scenario in DRAWN for fault in scenario.faults if isinstance(fault, Batch)]
+    assert (
+        min(scenario.delay_s for scenario in drawn()) < 0.00011 and max(scenario.delay_s for scenario in drawn()) > 0.55
+    )
+    holds = [scenario.op_s for scenario in drawn()]
+    assert max(holds) > 55 and sum(scenario.hold == "fixed:0" for scenario in drawn()) > 100
+    assert {scenario.slots for scenario in drawn()} == set(range(1, 9))
+    assert {scenario.when_isolated for scenario in drawn()} == {"wait", "proceed", "raise"}
+    assert {scenario.on_lost for scenario in drawn()} == {"continue", "cancel"}
+    assert {scenario.demand.partition(":")[0] for scenario in drawn()} == {"saturated", "bursts", "poisson", "periodic"}
+    assert (
+        max(scenario.loss for scenario in drawn()) == 0.4 and max(scenario.duplication for scenario in drawn()) > 0.45
+    )
+    batches = [fault for scenario in drawn() for fault in scenario.faults if isinstance(fault, Batch)]
     assert max(batch.count for batch in batches) >= 45
-    cuts = [fault for scenario in DRAWN for fault in scenario.faults if isinstance(fault, Partition)]
+    cuts = [fault for scenario in drawn() for fault in scenario.faults if isinstance(fault, Partition)]
     assert {(cut.one_way, cut.mute) for cut in cuts} == {(False, False), (True, False), (True, True)}
-    kills = [fault for scenario in DRAWN for fault in scenario.faults if isinstance(fault, Kill)]
+    kills = [fault for scenario in drawn() for fault in scenario.faults if isinstance(fault, Kill)]
     assert {kill.silent for kill in kills} == {True, False}
 
 
 def test_every_trouble_is_drawn_alone_and_with_others():
-    found = Counter(name for scenario in DRAWN for name in weather_of(scenario))
+    found = Counter(name for scenario in drawn() for name in weather_of(scenario))
     assert found["nothing"] > 50
     assert len(found) >= len(TROUBLES) and min(found.values()) >= 20
-    assert all(is_sound(scenario) for scenario in DRAWN)
-    assert min(scenario.nodes for scenario in DRAWN if any(isinstance(each, DeadLink) for each in scenario.faults)) >= 4
+    assert all(is_sound(scenario) for scenario in drawn())
+    assert (
+        min(scenario.nodes for scenario in drawn() if any(isinstance(each, DeadLink) for each in scenario.faults)) >= 4
+    )
 
 
 def test_every_run_is_five_minutes_long_and_its_command_is_the_same_run():
-    for scenario in DRAWN[:40]:
+    for scenario in drawn()[:40]:
         assert scenario.duration_s >= 240 and scenario.settle_s >= 120
         words = shlex.split(command(scenario))
         assert words[:3] == ["softmutex", "sim", "run"]
