@@ -93,7 +93,7 @@ async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[wire.MemberLis
             yield wire.read(line)
 
 
-async def until(condition: Any, otherwise: str, within_s: float = 5.0) -> None:
+async def until(condition: Any, otherwise: str, within_s: float = 100.0) -> None:
     """Waits for the condition; it may be a coroutine function."""
     async with asyncio.timeout(within_s):
         while True:

@@ -123,7 +123,7 @@ def join_in_another_process(url: str, me: Member) -> Callable[[], None]:
     return kill
 
 
-def eventually(condition: Callable[[], object], otherwise: str, within_s: float = 10.0) -> None:
+def eventually(condition: Callable[[], object], otherwise: str, within_s: float = 100.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, otherwise

@@ -19,12 +19,16 @@ def check(condition: bool, otherwise: str) -> None:
         raise AssertionError(otherwise)
 
 
-async def eventually(condition: Callable[[], bool], otherwise: str, within_s: float = 100.0) -> None:
+async def eventually(
+    condition: Callable[[], bool], otherwise: str | Callable[[], str], within_s: float = 100.0
+) -> None:
     """Waits for the condition, not for the clock."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within_s
     while not condition():
-        check(loop.time() < deadline, f"{otherwise} (waited {within_s:g} s)")
+        if loop.time() >= deadline:
+            said = otherwise if isinstance(otherwise, str) else otherwise()
+            raise AssertionError(f"{said} (waited {within_s:g} s)")
         await asyncio.sleep(0.005)
 
 
@@ -41,6 +45,8 @@ async def repeating(act: Callable[[], object]) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        if repeater.done():
+            repeater.result()  # it failed, and what it does was not done again
         await drop(repeater)
 
 
