@@ -12,6 +12,7 @@ from softmutex import ConfigError
 from softmutex.core.algorithms.wandering import Wandering
 from softmutex.core.events import Effect, Event, Grant, Instant, NodeId, Requested, from_seconds
 from softmutex.sim import Scenario, simulate
+from softmutex.sim.faults import Lives
 from softmutex.sim.scenarios import scenario
 
 NEARLY = from_seconds(0.25)  # who counts as older by less than this may come later: tickets take so long, two ways
@@ -85,6 +86,17 @@ def test_whoever_counts_as_older_comes_first_but_for_those_on_their_way(seed: in
     seen = visits_in(run)
     assert len(seen) > 5
     assert max(overtaken(seen, run.options["ageing"])) <= ON_THEIR_WAY
+
+
+def test_who_is_first_stays_so_where_the_home_moves_to_a_newcomer():
+    """A register that was handed over as it stands, without due times, let six come in before their turn."""
+    run = Scenario(
+        algorithm=Urgent, nodes=20, op_s=8.0, duration_s=600.0, seed=7, demand="poisson:0.14", delay_s=0.005,
+        options={"ageing": 20.0}, ids="random", faults=(Lives(every_s=9.0, life_s=100.0, wants=False),),
+    )  # fmt: skip
+    seen = visits_in(run)
+    assert len(seen) > 60
+    assert max(overtaken(seen, 20.0)) <= ON_THEIR_WAY
 
 
 @pytest.mark.slow
