@@ -31,6 +31,7 @@ import functools
 import selectors
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextvars import Context
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple, Unpack
 
 START_S = 1_000.0
@@ -76,6 +77,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now_s
+
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """What has not come yet comes later. Else a nanosecond that is lost in the rounding of a large time would never
+        come, and who waits for it by the clock is called without end while that stands."""
+        return super().call_later(max(delay, RESOLUTION_S) if delay > 0 else delay, callback, *args, context=context)
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts

@@ -115,6 +115,27 @@ async def test_virtual_time_is_believed():
     assert now() - before == 3600 * SECOND
 
 
+@in_virtual_time
+async def test_after_a_year_a_timer_costs_no_more_calls_than_at_the_start():
+    """A float of so many seconds has no nanoseconds left: who waits for one was called without end, and time stood."""
+    loop, calls = asyncio.get_running_loop(), 0
+    clock = clock_of(loop)
+
+    def now() -> int:
+        nonlocal calls
+        calls += 1
+        assert calls < 10_000, "called without end while the clock stands"
+        return clock()
+
+    some, fired = Timers(loop, now), []
+    await asyncio.sleep(400 * 86_400.0)
+    for odd in range(1_000):
+        some.set("odd", clock() + SECOND + odd, fired.append, odd)
+        await asyncio.sleep(2)
+    assert fired == list(range(1_000))
+    assert calls <= 5_000
+
+
 async def test_real_time_is_wall_time_at_the_start_and_never_jumps(monkeypatch: pytest.MonkeyPatch):
     now = clock_of(asyncio.get_running_loop())
     assert abs(now() - time.time_ns()) < SECOND
