@@ -6,7 +6,8 @@
 
 A real-process test waits most of its time, so many of them fill the cores no better than one computing test does: the
 naive way, as many workers as cores, takes three times as long, and on a machine with many cores it lets tests of
-timers meet whatever comes. A worker that waits takes what computes when nothing is left to wait for.
+timers meet whatever comes. A worker that waits takes what computes when nothing is left to wait for, and one that
+computed helps to wait when all is computed.
 
 A unit is what one worker runs in a row: a test, or the tests of one file that share a fixture. The longest, those
 marked `slow`, are handed out first.
@@ -170,11 +171,11 @@ class Scheduling:
 
     def _hand_to(self, node: Any) -> None:
         if node is not self._last:
-            for kind in (PURE,) if node in self._computing else (BESIDE, PURE):
+            for kind in (PURE, BESIDE) if node in self._computing else (BESIDE, PURE):
                 while self._queues[kind] and len(self._in_hand[node]) < self._enough(kind):
                     self._give(node, self._queues[kind].popleft())
                 if self._queues[kind]:
-                    break  # whoever waits for processes takes nothing that computes while there are others
+                    break  # the other kind when nothing is left of this one
             if len(self._in_hand[node]) >= ONE_RUNS_AND_THE_NEXT:
                 return
             if not self._queues[ALONE] or node in self._computing or self._is_another_left(node):
