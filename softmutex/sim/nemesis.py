@@ -93,7 +93,7 @@ def draw(seed: int, nodes: tuple[int, int] = (FEWEST, MOST), algorithm: str = "w
         found = TROUBLES[name](dice, count, fields)
         faults += [found] if isinstance(found, Fault) else found
     fields["faults"] = tuple(faults)
-    newcomers = sum(fault.count for fault in faults if isinstance(fault, Batch) and fault.wants)
+    newcomers = sum(fault.count for fault in faults if isinstance(fault, Batch))
     fields["settle_s"] = rounded(CALM_S + (fields["settle_s"] - CALM_S) * (count + newcomers) / count)  # they wait, too
     return Scenario(**fields, bound_s=bound_of(count, tuple(faults)))
 

@@ -25,6 +25,7 @@ DEMANDS = ("saturated", "bursts:LENGTH:GAP", "periodic", "periodic:SECONDS", "po
 HOLDS = ("fixed", "fixed:SECONDS", "exponential", "uniform:LOW:HIGH")
 IDS = ("ascending", "random")
 ON_LOST = ("continue", "cancel")
+MUTE = Weather.LOSS | Weather.CUTS | Weather.LINKS | Weather.PAUSES  # who is well may seem to be gone
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,8 @@ class Scenario:
             fault.weather for fault in self.faults
         ]:
             weather |= trouble
+        if self.when_isolated == "proceed" and weather & MUTE:
+            weather |= Weather.VIEWS  # who goes on without the silent ones does not count them
         return weather
 
     def settings(self, pace: Pace) -> dict[str, float | int]:

@@ -21,6 +21,7 @@ from softmutex.core.events import (
     Requested,
     Send,
     Token,
+    Withdrawn,
 )
 from softmutex.sim import Kill, nemesis, simulate
 from softmutex.sim.scenario import Scenario
@@ -102,7 +103,7 @@ def test_who_said_that_it_has_none_takes_none_until_the_search_is_over():
     b.receive(Seek(1), 3)
     assert sent(b) == [(3, Looked(1, False, 0))]
     b.receive(Pass(TOKEN, 0), 1)
-    assert sent(b) == []
+    assert sent(b) == [(3, Looked(1, True, 1))], "it is not lost: it waits to come here"
     b.receive(Sought(1, 1), 3)
     b.receive(Pass(TOKEN, 0), 1)
     assert sent(b)[0] == (1, Took(1, 7))
@@ -134,6 +135,68 @@ def test_who_left_a_search_to_one_that_goes_away_begins_again():
     b.members[:] = [3, 4]
     b.handle(MembersChanged((4,), (1,)))
     assert [type(message) for _, message in sent(b)] == [Seek]
+
+
+def test_a_token_that_comes_back_was_taken():
+    """Between two, the TOOK and the token's way back crossed, and the token stood still until the PASS was repeated."""
+    b = bench()
+    b.receive(Pass(TOKEN, 0), 1)
+    b.request(1)
+    b.receive(Pass(TOKEN._replace(hop=9), 0), 3)
+    assert sent(b) == [(3, Took(1, 9))] and b.granted == [1] and "pass" not in b.timers
+
+
+def test_who_waits_for_a_took_does_not_say_that_it_has_the_token():
+    """Its token had gone on long ago, to one that left with it, and nobody looked for it any more."""
+    b = bench()
+    b.receive(Pass(TOKEN, 0), 1)
+    b.receive(Seek(1), 3)
+    assert sent(b) == [(3, Pass(TOKEN._replace(hop=8), 1))]
+    b.receive(Took(1, 8), 3)
+    b.receive(Seek(1), 3)
+    assert sent(b) == [(3, Looked(1, False, 1))]
+
+
+def test_a_search_ends_where_one_that_has_none_is_offered_it():
+    b = bench()
+    b.members.remove(3)
+    b.members.append(4)
+    b.handle(MembersChanged((4,), (3,)))
+    assert sent(b) == [(1, Seek(1)), (4, Seek(1))]
+    b.receive(Looked(1, False, 1), 1)
+    b.receive(Looked(1, True, 1), 1)
+    assert sent(b) == [(1, Sought(1, 1)), (4, Sought(1, 1))] and not b.machine.view().tokens
+
+
+def test_a_newer_token_waits_for_the_end_of_a_hold_with_an_older_one():
+    """It was taken for the older one's rival and discarded, and the older one was refused by all who knew of it."""
+    b = bench()
+    b.request(1)
+    b.receive(Pass(TOKEN, 0), 1)
+    newer = Pass(TOKEN._replace(epoch=2, id=6, hop=2), 0)
+    b.receive(newer, 1)
+    assert sent(b) == [] and b.noted(FactKind.DISCARDED) == []
+    b.release(1)
+    b.receive(Took(1, 9), 3)
+    b.receive(newer, 1)
+    assert sent(b)[0] == (1, Took(2, 2))
+
+
+def test_who_wants_it_now_and_then_misses_it_as_soon_as_one_that_waits():
+    b = bench()
+    b.receive(Pass(TOKEN, 0), 1)
+    b.request(1)
+    first = b.due_in("missed") or 0
+    for request in (1, 2, 3):
+        b.at(first * request / 4)
+        b.handle(Withdrawn(request))
+        b.request(request + 1)
+    assert b.due_in("missed") == pytest.approx(first / 4)
+
+
+@pytest.mark.parametrize("seed", [83, 96, 175, 186, 464, 684])
+def test_groups_in_which_it_was_missed_for_too_long(seed: int):
+    assert not simulate(nemesis.draw(seed, (2, 16), "token-ring")).violations
 
 
 @pytest.mark.parametrize(

@@ -406,6 +406,8 @@ class Lending(OneByOne):
             self._heed(self._remake.begin(stage, NO_LABEL, now, out, ask, seen), now, out)
         if left:
             self._search_soon(now, out)
+        if self._my_label() > NO_LABEL:  # if all others die that knew it, no newcomer makes an older one
+            out.extend(Send(node, Denied(self._remake.bar)) for node in joined if node != self._me)
 
     def _leave(self, now: Instant, out: list[Effect]) -> None:
         self._handover.renounce(out)

@@ -25,7 +25,8 @@ Survives: loss, repetition, delay, reordering, pauses, wrong clocks; comings, go
 members do not know of each other, or several founded. While a token is lost, all members must answer, or be known dead.
 
 Invariants, with those of `lending.py`
-    L1  A waiter searches again until it is granted, and if nobody who has or has lent the token answers, inquires.
+    L1  A waiter searches again until it is granted, and if nobody who has or has lent the token answers, inquires;
+        however often others leave meanwhile.
     A4  One trap a member.
 """
 
@@ -50,6 +51,7 @@ from softmutex.core.events import (
     NOBODY,
     SECOND,
     CancelTimer,
+    Duration,
     Effect,
     Instant,
     NodeId,
@@ -65,8 +67,9 @@ from softmutex.core.machine import Setup
 from softmutex.core.messages import Message
 
 AGAIN: Final = "again"
-TRIES: Final = 3  # searches without an answer, until the token may be lost
+TRIES: Final = 2  # searches without an answer, until the token may be lost
 SOONEST, SELDOM = SECOND, 60 * SECOND  # between two searches for one request
+FEW: Final = 16  # members; where there are more, it is that much longer
 DOUBTS: Final = 10 * SECOND  # between two doubts about borrowers
 
 
@@ -111,7 +114,7 @@ class RingSearch(Lending):
             out.append(Send(lender, Gimme(self._me, request, NOBODY, NOBODY, self._seen)))
         elif not self._lent:
             self._look_for_it(False, out)
-        out.append(SetTimer(AGAIN, now + SOONEST))
+        out.append(SetTimer(AGAIN, now + self._soonest()))
 
     def _unwant(self, request: RequestId, now: Instant, out: list[Effect]) -> None:
         self._traps.pop(self._me, None)
@@ -144,7 +147,6 @@ class RingSearch(Lending):
     def _search_soon(self, now: Instant, out: list[Effect]) -> None:
         """What lay in wait for the token may be gone."""
         if self._waiting and self._running is None and self._token is None and not self._leaving:
-            self._tries = 0
             out.append(SetTimer(AGAIN, now + SOONEST // 2 + int(self._rng.random() * SOONEST)))
 
     def _search_again(self, now: Instant, out: list[Effect]) -> None:
@@ -158,8 +160,17 @@ class RingSearch(Lending):
         if self._tries > TRIES and not self._remake.stage and self._passing is None:
             self._tries = 0
             self._heed(self._remake.begin(Phase.ALL, NO_LABEL, now, out), now, out)
-        hurry = self._tries > 1 and not self._lent
-        wait = SOONEST << self._tries if hurry else min(SELDOM, max(SOONEST, 3 * (now - self._asked_at)))
+        self._search_later(self._patient(now) if self._lent else self._soonest() * (1 + self._tries), now, out)
+
+    def _soonest(self) -> Duration:
+        """A search that is repeated before it can have come round leaves traps that are stale."""
+        return SOONEST * max(FEW, len(self._members)) // FEW
+
+    def _patient(self, now: Instant) -> Duration:
+        """While the token is known to be somewhere."""
+        return min(SELDOM, max(SOONEST, 3 * (now - self._asked_at)))
+
+    def _search_later(self, wait: Duration, now: Instant, out: list[Effect]) -> None:
         out.append(SetTimer(AGAIN, now + wait + int(self._rng.random() * (wait // 2))))
 
     def _doubt(self, now: Instant, out: list[Effect]) -> None:
@@ -192,8 +203,9 @@ class RingSearch(Lending):
                 if self._search is not None and self._search.request == request and self._token is None:
                     self._send_on(self._search, sender, seen, out)
             case Trapped(request):
-                if self._waiting and self._waiting[0] == request:
+                if self._waiting and self._waiting[0] == request and self._running is None and self._token is None:
                     self._tries = 0
+                    self._search_later(self._patient(now), now, out)
             case Anybody(holder):
                 if self._me in self._traps and self._token is None:
                     request = self._traps[self._me].request
@@ -202,6 +214,7 @@ class RingSearch(Lending):
                     self._ask_round(message, out)
             case Inquire() | Here() | Clear() | Denied():
                 mine = self._my_label()
+                self._tries = 0 if type(message) is Inquire else self._tries
                 self._heed(self._remake.received(sender, message, mine, self._visited, now, out), now, out)
             case _:
                 self._passed_to_me(sender, message, now, out)

@@ -8,9 +8,11 @@ one with a higher epoch is the only one. The first token is made in the same way
     here --PASS--> next --TOOK--> it is gone from here            not wanted: on it goes, the slower the less it is used
     searcher --SEEK--> all: "not here, and I take none" --SOUGHT--> all        one that has it: the search is over
 
-A PASS is said again until its TOOK comes, or the next is known to be dead: then it is purged from the ring, and its
-predecessor searches, for nobody can say whether the token was there. Only whoever leaves in order says so: without that
-a group whose members come and go would search all the time. Of two searchers the lower id goes on.
+A PASS is said again until its TOOK comes, or the same token comes back, or the next is known to be dead: then it is
+purged from the ring, and its predecessor searches, for nobody can say whether the token was there. Only whoever leaves
+in order says so: without that a group whose members come and go would search all the time. Of two searchers the lower
+id goes on. Who waits for a TOOK cannot say whether it has the token: it asks with its PASS, and answers when it knows.
+If it said "here", a search could end by the word of one whose token went on long ago, and was lost since.
 
 Survives: loss, repetition, delay, reordering, pauses, wrong clocks; comings and goings; deaths, as soon as they are
 known. A member that is silent stops the token in front of it until it speaks or is known to be dead. Two may overlap
@@ -61,7 +63,8 @@ REST, PASS, SEEK, MISSED, THAW = "rest", "pass", "seek", "missed", "thaw"
 STAGGER: Final = SECOND // 50  # between the first searches of two members
 TRIES: Final = 2  # unanswered, until somebody is suspected
 HIGHEST: Final = 2**62  # an epoch from there on is no honest one
-MISSED_AFTER: Final = 30 * SECOND  # beyond the time that a full round takes with everybody running A
+MISSED_AFTER: Final = 5 * SECOND  # beyond the time that a full round takes with everybody running A
+LONGEST_REST: Final = SECOND // 2  # nobody can call a token that rests: who wants it waits for most of a round
 
 
 class Pass(NamedTuple):
@@ -103,7 +106,7 @@ class Sought(NamedTuple):
 class TokenRingOptions(Options):
     rest: float | None = within(
         None, 0.0
-    )  # seconds that a token which nobody wants rests at most; None: op / 8, but 20 ms
+    )  # seconds that a token which nobody wants rests at most; None: op / 8, 20 ms to 0.5 s
 
 
 class TokenRing(OneByOne):
@@ -123,6 +126,7 @@ class TokenRing(OneByOne):
         "_epoch",
         "_frozen",
         "_idle",
+        "_known_at",
         "_number",
         "_over",
         "_owes",
@@ -141,11 +145,14 @@ class TokenRing(OneByOne):
         super().__init__(setup)
         rest_s = TokenRingOptions.read(setup.options, self.name).rest
         self._skip: Duration = setup.timing.constants(self.pace).skip_ns
-        self._rest: Duration = max(self._op // 8, SECOND // 50) if rest_s is None else from_seconds(rest_s)
+        self._rest: Duration = (
+            from_seconds(rest_s) if rest_s is not None else min(max(self._op // 8, SECOND // 50), LONGEST_REST)
+        )
         self._token: Token | None = None  # here
         self._idle = 0
         self._at = (0, 0)  # (epoch, hop) of the newest token that was here
         self._epoch = 0  # the highest that is known
+        self._known_at: Instant = 0  # when a token was here last, or was said to be made
         self._passing: tuple[NodeId, Token] | None = None  # no TOOK yet: it is here, or there
         self._passed_at: Instant = 0
         self._tries = 0
@@ -164,7 +171,8 @@ class TokenRing(OneByOne):
         if self._token is not None:
             self._run(out)
         else:
-            out.append(SetTimer(MISSED, now + (self._round() if self._epoch else self._first_look())))
+            due = max(now + SECOND, self._known_at + self._round()) if self._epoch else now + self._first_look()
+            out.append(SetTimer(MISSED, due))
 
     def _first_look(self) -> Duration:
         """Before anything was heard of a token. One after the other: who is asked meanwhile need not ask."""
@@ -191,6 +199,7 @@ class TokenRing(OneByOne):
     def _has(self, token: Token, now: Instant, out: list[Effect]) -> None:
         """It is here."""
         self._token, self._at, self._epoch = token, (token.epoch, token.hop), token.epoch
+        self._known_at = now
         if self._seeking is not None:
             self._end_search(now, out)
         self._use_it(now, out)
@@ -231,6 +240,11 @@ class TokenRing(OneByOne):
             if position > self._at:
                 out.append(Note(FactKind.DISCARDED, token, sender))  # another one was made since
             return
+        if self._passing is not None and self._passing[1].id == token.id and self._passing[1].epoch == token.epoch:
+            self._passing = None  # it comes back: it was there
+            out.append(CancelTimer(PASS))
+        for searcher, number in self._frozen.items():
+            out.append(Send(searcher, Looked(number, True, token.epoch)))  # not lost: it waits to come here
         if self._frozen or self._token is not None or self._passing is not None:
             if self._at[0] < token.epoch or not self._frozen:  # two tokens: the membership was wrong
                 self._rival(sender, token, out)
@@ -240,13 +254,14 @@ class TokenRing(OneByOne):
         self._has(token, now, out)
 
     def _rival(self, sender: NodeId, token: Token, out: list[Effect]) -> None:
-        """A second token comes where one is, or is on its way from here: the newer one stays."""
+        """A second token comes where one is, or is on its way from here: the newer one stays; if need be, it waits."""
         mine = self._token or (self._passing and self._passing[1])
         if mine is None or self._frozen:
             return
-        if (token.epoch, token.hop) > (mine.epoch, mine.hop) and self._running is None and self._token is not None:
-            self._token = None
-            out += [CancelTimer(REST), Note(FactKind.DISCARDED, mine, sender)]
+        if (token.epoch, token.hop) > (mine.epoch, mine.hop):
+            if self._running is None and self._token is not None:
+                self._token = None
+                out += [CancelTimer(REST), Note(FactKind.DISCARDED, mine, sender)]
         elif self._passing is None:
             out += [Send(sender, Took(token.epoch, token.hop)), Note(FactKind.DISCARDED, token, sender)]
 
@@ -286,7 +301,11 @@ class TokenRing(OneByOne):
                 return  # mine first: it will ask again
             self._end_search(now, out)
             self._yielded_to = sender
-        here = self._token is not None or self._passing is not None
+        if self._passing is not None:
+            to, token = self._passing
+            out.append(Send(to, self._pass_of(token)))
+            return  # it will ask again
+        here = self._token is not None
         if not here:
             self._frozen[sender] = max(number, self._frozen.get(sender, 0))
             out.append(SetTimer(THAW, now + SECOND))
@@ -295,13 +314,12 @@ class TokenRing(OneByOne):
     def _answered(self, sender: NodeId, seen: Looked, now: Instant, out: list[Effect]) -> None:
         if self._seeking is None or seen.number != self._number:
             out.append(Send(sender, Sought(seen.number, self._epoch)))
-        elif sender in self._seeking and seen.epoch < HIGHEST:
+        elif self._counts(sender) and seen.epoch < HIGHEST:
             self._epoch = max(self._epoch, seen.epoch)
             if seen.here:
                 self._end_search(now, out)
-                return
-            del self._seeking[sender]
-            self._check_search(now, out)
+            elif self._seeking.pop(sender, self) is None:
+                self._check_search(now, out)
 
     # --- messages, time, members -------------------------------------------------------------------------------------
 
@@ -327,7 +345,7 @@ class TokenRing(OneByOne):
                 if self._counts(sender) and epoch < HIGHEST:
                     self._over[sender] = max(number, self._over.get(sender, 0))
                     if epoch > self._epoch:
-                        self._epoch = epoch
+                        self._epoch, self._known_at = epoch, now
                         if self._waiting and self._token is None:
                             out.append(SetTimer(MISSED, now + self._round()))
                     if self._frozen.get(sender, number + 1) <= number:
