@@ -20,7 +20,7 @@ from tests.faults.harness import Worker
 from tests.faults.lan import Lan, run
 
 SERVER = "10.77.0.254"  # on the bridge: of Redis, of the registry
-DISK_KIB, DISK_INODES = 256, 128
+DISK_KIB, DISK_INODES = 8192, 128  # a registry's log of what it writes comes to 4 MiB
 CLOCKS_S = (7200.0, -7200.0, 5 * 86400.0, -5 * 86400.0)
 
 

@@ -488,6 +488,7 @@ class RunningNode:
             loop_lags=self.lag.count,
             transport=dict(self.transport.statistics()),
             membership=dict(self.membership.statistics()),
+            timers=len(self.timers),
         )
 
 

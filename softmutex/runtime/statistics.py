@@ -123,6 +123,7 @@ class NodeStatistics:
     loop_lags: int  # how often that was worth a warning
     transport: Mapping[str, int]
     membership: Mapping[str, int]
+    timers: int = 0  # set, and still to fire
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@
     turns TASKS ROUNDS     TASKS tasks acquire ROUNDS times each, one after the other; says `turned`
     block SECONDS          blocks the event loop
     clock SECONDS          this process's wall clock is off by so much from now on (`"wall_s"`: from the beginning)
-    statistics             says what node and mutex count
+    statistics             says what node and mutex count, and how many tasks there are
     queue                  says who waits, as far as this node knows
     (end of input)         closes the node; says `left` with what this process still has open
 
@@ -26,7 +26,7 @@ from typing import Any
 from softmutex import AcquireTimeout, Hold, Node, SoftMutex, plugins
 from softmutex.cli.survey import visiting
 from softmutex.runtime.keys import group_keys
-from tests.leaks import Census
+from tests.leaks import Census, tasks_now
 from tests.runtime.group import shown
 
 REAL_TIME, REAL_TIME_NS = time.time, time.time_ns
@@ -69,7 +69,12 @@ class Worker:
             elif verb == "clock":
                 set_wall_clock(float(words[0]))
             elif verb == "statistics":
-                self.say("statistics", node=asdict(node.statistics()), mutex=asdict(mutex.statistics()))
+                self.say(
+                    "statistics",
+                    node=asdict(node.statistics()),
+                    mutex=asdict(mutex.statistics()),
+                    tasks=len(tasks_now()),
+                )
             elif verb == "queue":
                 self.say("queue", ids=await queue_of(node))
         for task in self.tasks:

@@ -5,13 +5,24 @@ No golden trace stands behind these: what matters here holds also after `--rewri
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 
-from softmutex.core.algorithms.wandering.messages import Account, Place, Presence, Probe, Recall, Seen, Sight
-from softmutex.core.events import Effect, Event, FactKind, Instant, NodeId, Received, Send, to_seconds
+from softmutex.core.algorithms.wandering.messages import (
+    Account,
+    Feed,
+    Place,
+    Presence,
+    Probe,
+    Recall,
+    Seen,
+    Sight,
+    Want,
+)
+from softmutex.core.events import Effect, Event, FactKind, Instant, Level, NodeId, Reach, Received, Send, to_seconds
 from softmutex.core.messages import Message
 from softmutex.sim import Scenario, simulate
 from softmutex.sim.spy import SpiedOn
@@ -241,3 +252,105 @@ def test_the_chain_leads_on_through_a_token_that_was_made_anew_in_its_holders_ha
     assert after.running and [span.request for span in after.spans] == [1]  # the hold is the new name's
     before = account(stage, 1, old, better)
     assert before.after is not None and before.after[:4] == new[:4] and before.spans == ()
+
+
+def test_a_node_that_used_two_tokens_that_were_replaced_tells_of_both_overlaps():
+    """Each token is a case of its own: looking into one does not end the other."""
+    stage = Stage(nodes=5, slots=2, each=2)
+    stage.request(3, 1)
+    stage.request(3, 2)
+    stage.run(1)
+    assert stage.granted == [(3, 1), (3, 2)]
+    stage.sleep(3)
+    stage.request(1)
+    stage.request(2)
+    stage.run(12)
+    assert {node for node, _ in stage.granted[2:]} == {1, 2}
+    stage.wake(3, 12)
+    stage.run(5)
+    told = Counter(node for node, note in stage.notes if note.kind is FactKind.OVERLAP)
+    assert told == {3: 2, 1: 1, 2: 1}
+
+
+# --- who reaches too few ---------------------------------------------------------------------------------------------
+
+
+def test_who_reaches_fewer_than_half_uses_the_token_in_its_hand_only_when_it_was_asked_for_elsewhere():
+    """Two calls say so: it may have been impatient. The token that lies here may have been replaced by the others."""
+    stage = Stage(nodes=5)
+    stage.request(3)
+    stage.run(0.5)
+    stage.release(3)
+    stage.run(1)
+    for _ in range(2):
+        stage.tell(3, Reach(Level.LESS))
+    stage.request(3, 2)
+    assert stage.granted == [(3, 1)]
+    stage.run(1)
+    assert stage.granted == [(3, 1), (3, 2)]  # everybody answers
+
+
+def test_a_home_that_could_not_decide_looks_again_though_nobody_waits():
+    """It was cut off when its watched token died, and hears enough of the group again: the group is not without one."""
+    stage = Stage(nodes=5)
+    stage.request(3)
+    stage.run(2)
+    (token,) = stage.machines[3].view().tokens
+    watchers = set(token.escort.watch)
+    assert 3 not in watchers
+    stage.kill(3)
+    stage.cut = {1, 2, 4, 5}
+    stage.run(20)
+    stage.cut = set()
+    stage.run(10)
+    assert [note.kind for _, note in stage.notes].count(FactKind.GENERATED) == 2
+
+
+# --- who serves ------------------------------------------------------------------------------------------------------
+
+
+def test_a_home_feeds_whom_it_had_waiting_as_soon_as_it_has_found_the_token():
+    """It never heard of one before: what it finds is all that it knows."""
+    stage = Stage(nodes=3, founder=False)
+    home, waiter, holder = stage.members  # any node is one for a request that goes no further
+    (probe, *_) = [
+        each
+        for each in said_by(stage, home, waiter, Want(waiter, 1, False, 0))
+        if isinstance(each.message, Probe) and each.to == holder
+    ]
+    assert isinstance(probe.message, Probe)
+    place = Place(0, 7, 1, 77, 3, holder)
+    found = said_by(stage, home, holder, Sight(probe.message.number, 0, place, Presence.PARKED, True))
+    fed = [each for each in found if isinstance(each.message, Feed)]
+    assert [(each.to, [ticket.node for ticket in each.message.tickets]) for each in fed] == [(holder, [waiter])]
+
+
+# --- who leaves ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("also", [2, 3, 4])
+def test_a_leaver_whose_heir_leaves_too_finds_another_one(also: int):
+    """Nobody waits for the token, so nothing else would move it on: whoever leaves would stay for ever."""
+    stage = Stage(nodes=4)
+    stage.run(1)
+    stage.leave(also)
+    stage.leave(1)
+    stage.run(20)
+    assert sorted(node for node, note in stage.notes if note.detail == "depart") == sorted([1, also])
+    stage.kill(1)
+    stage.kill(also)
+    stage.news(left=(1, also))
+    stage.request(next(node for node in (2, 3, 4) if node != also))
+    stage.run(1)
+    assert len(stage.granted) == 1
+    assert [note.kind for _, note in stage.notes].count(FactKind.GENERATED) == 1
+
+
+def test_a_token_that_walks_goes_on_when_its_node_is_no_longer_alone():
+    stage = Stage(nodes=1, hints=False)
+    stage.run(20)
+    assert stage.sent["COMMIT"] == 0
+    stage.add(3)
+    stage.news(joined=(3,))
+    stage.run(5)
+    assert stage.sent["COMMIT"] > 10

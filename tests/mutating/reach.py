@@ -1,0 +1,40 @@
+"""Which test reaches which line, read from the maps that `plugin.py` has written, one a room."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tests.mutating.operators import Mutant
+
+
+class Reach:
+    def __init__(self, folder: Path, rooms: Iterable[str]) -> None:
+        self.tests: dict[str, float] = {}
+        self.lines: dict[str, dict[int, set[str]]] = {}
+        for room in rooms:
+            found = json.loads((folder / (room.replace("/", "-") + ".json")).read_text())
+            self.tests.update(zip(found["tests"], found["seconds"], strict=True))
+            for file, lines in found["lines"].items():
+                mine = self.lines.setdefault(file, {})
+                for line, tests in lines.items():
+                    mine.setdefault(int(line), set()).update(found["tests"][number] for number in tests)
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """The quickest first. What has no mark is run when the module is loaded: all that reach anything of it."""
+        lines = self.lines.get(mutant.file, {})
+        found = {test for line in range(mutant.first, mutant.last + 1) for test in lines.get(line, ())}
+        if not any(line in lines for line in range(mutant.first, mutant.last + 1)):
+            found = {test for tests in lines.values() for test in tests}
+        return sorted(found, key=lambda test: (self.tests[test], test))
+
+    def within(self, tests: Sequence[str], budget_s: float) -> list[str]:
+        """As many as that much time is enough for, and one at least."""
+        chosen, cost = list[str](), 0.0
+        for test in tests:
+            cost += self.tests[test]
+            if cost > budget_s and chosen:
+                break
+            chosen.append(test)
+        return chosen
