@@ -182,6 +182,19 @@ def test_who_has_computed_all_helps_those_who_wait(tmp_path: Path):
     assert computed in {each.worker for room in told.values() for each in room}
 
 
+@pytest.mark.parametrize("workers", [[], ["-p", "xdist", "-n", "2"]], ids=["alone", "with workers"])
+def test_what_each_room_costs_is_told_where_it_is_asked_for(tmp_path: Path, workers: list[str]):
+    computes = "def test_it(): sum(range(10_000_000))"
+    tests = {"core/test_it.py": computes, "faults/test_it.py": "def test_it(): pass"}
+    (tmp_path / "costs.py").write_text((HERE / "costs.py").read_text())
+    code, said = run_suite(tmp_path, tests, "-p", "costs", *workers)
+    assert code == 0, said
+    lines = said.partition("what it costs")[2].splitlines()
+    costs = {line.split()[0]: line.split()[1:] for line in lines if line.startswith("tests/")}
+    assert [room[0] for room in costs.values()] == ["1", "1"]
+    assert float(costs["tests/core"][2]) > float(costs["tests/faults"][2])
+
+
 @pytest.mark.parametrize(("said", "most"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", 16)])
 def test_a_container_has_as_many_cores_as_its_quota_says(tmp_path: Path, said: str, most: int):
     (tmp_path / "cpu.max").write_text(f"{said}\n")
