@@ -21,7 +21,7 @@ W4  What is lost of a hold is lost of all of it. What is lost while it is collec
     for two that were let through the gate at once (a group that was cut) could each have what the other one lacks.
 W6  A slot that is free is found, also by who stands in the queue of a token that it has itself, and keeps: it asks
     anew. As soon as the token's home says where; that took over a minute once in some 60 crowds, while slots lay idle
-    (17 of 20 once). That is the home's to mend (`wandering/registrar.py`), and no deadlock of takers.
+    (17 of 20 once). That is the home's to mend (`wandering/home.py`), and no deadlock of takers.
 W5  However it ends, at the gate, while collecting or held: nothing of it stays.
 """
 

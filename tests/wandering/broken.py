@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from softmutex.core.algorithms.wandering.desk import Desk
-from softmutex.core.algorithms.wandering.inquirer import Inquirer
-from softmutex.core.algorithms.wandering.ledger import Ledger, Visit
+from softmutex.core.algorithms.wandering.context import Context
+from softmutex.core.algorithms.wandering.evidence import OverlapEvidence, Visit
 from softmutex.core.algorithms.wandering.machine import Wandering
 from softmutex.core.algorithms.wandering.messages import Place, Presence, Told
-from softmutex.core.algorithms.wandering.seat import Seat
-from softmutex.core.algorithms.wandering.seats import Seats
-from softmutex.core.algorithms.wandering.waiter import Waiter
+from softmutex.core.algorithms.wandering.requests import OwnRequests
+from softmutex.core.algorithms.wandering.search import TokenSearches
+from softmutex.core.algorithms.wandering.tokens import HeldToken, TokenHolder, TokensHere
 from softmutex.core.events import (
     Depart,
     Effect,
@@ -38,12 +37,14 @@ class KeepsTheWeakerToken(Wandering):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
 
-        class Stubborn(Seats):
-            def discard(self, seat: Seat, better: Place, presence: Presence) -> None:
-                seat.doubt = False
-                self.advance(seat)
+        class Stubborn(TokenHolder):
+            __slots__ = ()
 
-        self.seats = Stubborn(self, self.handover)
+            def discard(self, held: HeldToken, better: Place, presence: Presence) -> None:
+                held.doubt = False
+                self.advance(held)
+
+        self.holder.__class__ = Stubborn
 
 
 class MakesATokenWithoutAsking(Wandering):
@@ -52,11 +53,13 @@ class MakesATokenWithoutAsking(Wandering):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
 
-        class Hasty(Inquirer):
-            def start(self, slot: int, why: str, wide: bool = False) -> None:
-                self.machine.regenerate(slot, why)
+        class Hasty(TokenSearches):
+            __slots__ = ()
 
-        self.inquirer = Hasty(self)
+            def start(self, slot: int, why: str, wide: bool = False) -> None:
+                self.owner.regenerate(slot, why)
+
+        self.search.__class__ = Hasty
 
 
 class DoesNotCountGenerations(Wandering):
@@ -65,13 +68,13 @@ class DoesNotCountGenerations(Wandering):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
 
-        class Timeless(Desk):
+        class Timeless(Context):
             __slots__ = ()
 
             def next_epoch(self, slot: int) -> int:
                 return 1
 
-        self.desk.__class__ = Timeless
+        self.context.__class__ = Timeless
 
 
 class AsksOnce(Wandering):
@@ -80,11 +83,13 @@ class AsksOnce(Wandering):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
 
-        class Trusting(Waiter):
+        class Trusting(OwnRequests):
+            __slots__ = ()
+
             def want_fired(self) -> None:
                 pass
 
-        self.waiter = Trusting(self, setup.timing)
+        self.requests.__class__ = Trusting
 
 
 class NobodyLooksForIt(Wandering):
@@ -93,11 +98,13 @@ class NobodyLooksForIt(Wandering):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
 
-        class Blind(Inquirer):
+        class Blind(TokenSearches):
+            __slots__ = ()
+
             def start(self, slot: int, why: str, wide: bool = False) -> None:
                 pass
 
-        self.inquirer = Blind(self)
+        self.search.__class__ = Blind
 
 
 class UsesWhatItGivesAway(Wandering):
@@ -105,8 +112,8 @@ class UsesWhatItGivesAway(Wandering):
 
     def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
         effects = super().handle(event, now)
-        on_their_way = [seat.token for seat in self.seats.by_slot.values() if seat.giving]
-        return [*effects, *(Grant.by(token, self.waiter.next()) for token in on_their_way if self.waiter.waiting)]
+        on_their_way = [held.token for held in self.here.by_slot.values() if held.giving]
+        return [*effects, *(Grant.by(token, self.requests.next()) for token in on_their_way if self.requests.waiting)]
 
 
 class TakesBackWhatItCommitted(Wandering):
@@ -115,11 +122,13 @@ class TakesBackWhatItCommitted(Wandering):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
 
-        class Impatient(Seats):
+        class Impatient(TokenHolder):
+            __slots__ = ()
+
             def gone(self, token: Token, to: NodeId) -> None:
                 self.failed(token, to)
 
-        self.seats = Impatient(self, self.handover)
+        self.holder.__class__ = Impatient
 
 
 class LeavesWithTheToken(Wandering):
@@ -127,7 +136,7 @@ class LeavesWithTheToken(Wandering):
 
     def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
         effects = [*super().handle(event, now)]
-        if self.seats.leaving and not self.depart_said and not self.seats.in_use:
+        if self.here.leaving and not self.depart_said and not self.here.in_use:
             self.depart_said = True
             effects.append(Depart())
         return effects
@@ -146,11 +155,13 @@ class ServesTheWithdrawn(Wandering):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
 
-        class Forgetful(Waiter):
+        class Forgetful(OwnRequests):
+            __slots__ = ()
+
             def remove(self, request: RequestId) -> None:
                 pass
 
-        self.waiter = Forgetful(self, setup.timing)
+        self.requests.__class__ = Forgetful
 
 
 class TellsNobody(Wandering):
@@ -159,19 +170,21 @@ class TellsNobody(Wandering):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
 
-        class Discreet(Seats):
-            def tell(self, seat: Seat, reason: LostReason) -> None:
+        class Discreet(TokensHere):
+            __slots__ = ()
+
+            def tell(self, held: HeldToken, reason: LostReason) -> None:
                 pass
 
-        self.seats = Discreet(self, self.handover)
+        self.here.__class__ = Discreet
 
-        class Silent(Ledger):
+        class Silent(OverlapEvidence):
             __slots__ = ()
 
             def tell(self, visit: Visit, told: Told, peer: NodeId) -> None:
                 pass
 
-        self.ledger = Silent(self)
+        self.evidence.__class__ = Silent
 
 
 class ForgetsItsHolds(Wandering):
@@ -180,13 +193,13 @@ class ForgetsItsHolds(Wandering):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
 
-        class Oblivious(Ledger):
+        class Oblivious(OverlapEvidence):
             __slots__ = ()
 
             def find(self, place: Place) -> None:
                 return None
 
-        self.ledger = Oblivious(self)
+        self.evidence.__class__ = Oblivious
 
 
 class DoesNotCountHops(Wandering):
@@ -195,12 +208,14 @@ class DoesNotCountHops(Wandering):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
 
-        class Standing(Seats):
-            def advance(self, seat: Seat) -> None:
-                seat.used = -1
-                super().advance(seat)
+        class Standing(TokenHolder):
+            __slots__ = ()
 
-        self.seats = Standing(self, self.handover)
+            def advance(self, held: HeldToken) -> None:
+                held.used = -1
+                super().advance(held)
+
+        self.holder.__class__ = Standing
 
 
 class NeverDoubts(Wandering):
@@ -209,11 +224,13 @@ class NeverDoubts(Wandering):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
 
-        class Trusting(Inquirer):
-            def doubt(self, seat: Seat) -> None:
+        class Trusting(TokenSearches):
+            __slots__ = ()
+
+            def doubt(self, held: HeldToken) -> None:
                 pass
 
-        self.inquirer = Trusting(self)
+        self.search.__class__ = Trusting
 
 
 class Break(NamedTuple):

@@ -28,7 +28,7 @@ class Urgent(Wandering):
 
     def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
         if isinstance(event, Requested):
-            event = event._replace(priority=priority_of(self.desk.me, event.request))
+            event = event._replace(priority=priority_of(self.context.me, event.request))
         return super().handle(event, now)
 
 

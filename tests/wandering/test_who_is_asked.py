@@ -12,8 +12,8 @@ from tests.wandering.stage import Stage
 @pytest.mark.parametrize("nodes", [3, 4, 5, 9, 60])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_so_many_random_others_are_different_ones_and_mostly_so_many(nodes: int, count: int):
-    desk = Stage(nodes=nodes).machines[1].desk
-    drawn = [desk.random_others(count) for _ in range(200)]
+    context = Stage(nodes=nodes).machines[1].context
+    drawn = [context.random_others(count) for _ in range(200)]
     assert all(len(set(each)) == len(each) <= count and 1 not in each for each in drawn)
     assert sum(map(len, drawn)) >= 0.9 * 200 * min(count, nodes - 1)
 

@@ -6,7 +6,8 @@ answer says how long ago things were, which is known to half a round trip.
 
     discarded --RECKON--> all --RECKONED--> compared --TOLD--> both holders: `Overlapped`, and `Lose` while it runs
 
-E1  A pair is told of once, or again when it is longer. A4 `CASES` cases, `SPANS` holds, `TRIES` tries.
+E1  A pair is told of once, or again when it is longer.
+A4  At most `CASES` cases, `SPANS` holds, `TRIES` tries.
 """
 
 from __future__ import annotations

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
-from softmutex.core.algorithms.wandering.ahead import Ahead
-from softmutex.core.algorithms.wandering.borrowing import Borrowing
-from softmutex.core.algorithms.wandering.deafness import Deafness
-from softmutex.core.algorithms.wandering.desk import Desk, place_of
-from softmutex.core.algorithms.wandering.ghosts import Ghosts
-from softmutex.core.algorithms.wandering.inquirer import Inquirer
-from softmutex.core.algorithms.wandering.ledger import Ledger
+from softmutex.core.algorithms.wandering.context import Context, place_of
+from softmutex.core.algorithms.wandering.evidence import OverlapEvidence
+from softmutex.core.algorithms.wandering.home import Home
 from softmutex.core.algorithms.wandering.messages import (
     MESSAGES,
     Account,
@@ -29,13 +24,11 @@ from softmutex.core.algorithms.wandering.messages import (
     Urge,
     Want,
 )
-from softmutex.core.algorithms.wandering.reckoning import Reckoning
-from softmutex.core.algorithms.wandering.registrar import Registrar
-from softmutex.core.algorithms.wandering.roll import Roll
-from softmutex.core.algorithms.wandering.seats import Seats
+from softmutex.core.algorithms.wandering.requests import OwnRequests
+from softmutex.core.algorithms.wandering.search import Deafness, Ghosts, TokenSearches
 from softmutex.core.algorithms.wandering.settings import FIRST_EPOCH, WanderingOptions, read_switches
-from softmutex.core.algorithms.wandering.waiter import Waiter
-from softmutex.core.algorithms.wandering.watch import Watch
+from softmutex.core.algorithms.wandering.tokens import HeldToken, KeptAhead, TokenHolder, TokensHere
+from softmutex.core.algorithms.wandering.watch import LendersRoll, Watch
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     NOBODY,
@@ -58,6 +51,7 @@ from softmutex.core.events import (
     Silenced,
     Slept,
     Started,
+    Ticket,
     TimerName,
     Token,
     Withdrawn,
@@ -86,44 +80,39 @@ class Wandering(Algorithm):
 
     __slots__ = (
         "ahead",
-        "borrowing",
+        "context",
         "deafness",
         "depart_said",
-        "desk",
+        "evidence",
         "ghosts",
         "handover",
-        "inquirer",
-        "ledger",
+        "here",
+        "holder",
+        "home",
         "lingers_until",
-        "mismatches",
-        "reckoning",
-        "registrar",
+        "requests",
         "roll",
-        "seats",
-        "skip",
-        "waiter",
+        "search",
         "watch",
     )
 
     def __init__(self, setup: Setup) -> None:
         self.check(setup)
-        self.desk = Desk(setup, read_switches(setup, self.name))
+        context = self.context = Context(setup, read_switches(setup, self.name))
         self.handover = Handover(setup.me, setup.rng, Passing.FOUR_WAY, PATIENCE, RESENDS)
-        self.seats = Seats(self, self.handover)
-        self.waiter = Waiter(self, setup.timing)
-        self.watch = Watch(self)
-        self.registrar = Registrar(self)
-        self.borrowing = Borrowing(self)
-        self.ahead = Ahead(self)
-        self.roll = Roll(self)
-        self.inquirer = Inquirer(self)
-        self.deafness = Deafness(self)
-        self.ghosts = Ghosts(self.desk)
-        self.ledger = Ledger(self)
-        self.reckoning = Reckoning(self)
+        here = self.here = TokensHere(context, self.handover)
+        self.ahead = KeptAhead(context)
+        self.roll = LendersRoll(context)
+        self.ghosts = Ghosts(context)
+        self.deafness = Deafness(here)
+        self.evidence = OverlapEvidence(here)
+        search = self.search = TokenSearches(here, self.deafness, self.ghosts, self)
+        requests = self.requests = OwnRequests(here, self.ahead, search, self, setup.timing)
+        watch = self.watch = Watch(here, search)
+        home = self.home = Home(here, search, self.roll, self)
         skip = setup.timing.skip if setup.timing.skip is not None else setup.timing.op / 40
-        self.skip: Duration = max(from_seconds(skip), SECOND // 1000)
-        self.mismatches: list[int] = []
+        skip = max(from_seconds(skip), SECOND // 1000)
+        self.holder = TokenHolder(here, self.ahead, self.evidence, self.deafness, search, requests, watch, home, skip)
         self.depart_said = False
         self.lingers_until: Instant = 0
 
@@ -134,28 +123,27 @@ class Wandering(Algorithm):
     # --- the door ----------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
-        desk = self.desk
-        desk.now = now
-        desk.out = []
-        for seat in self.seats.by_slot.values():
-            if seat.using is not None and type(event) is not Released:
-                self.watch.check(seat)  # first of all: was this node asleep?
+        context = self.context
+        context.begin(now)
+        for held in self.here.by_slot.values():
+            if held.using is not None and type(event) is not Released:
+                self.watch.check(held)  # first of all: was this node asleep?
         self._handle(event)
-        inbox = desk.inbox
+        inbox = context.inbox
         while inbox:
-            self._message(desk.me, inbox.pop(0))
-        if self.waiter.waiting and self.waiter.asked is None and not self.seats.by_slot:
+            self._message(context.me, inbox.pop(0))
+        if self.requests.waiting and self.requests.asked is None and not self.here.by_slot:
             self._requested()  # a token that was to serve them is gone
             while inbox:
-                self._message(desk.me, inbox.pop(0))
-        request = self.waiter.stands_for
+                self._message(context.me, inbox.pop(0))
+        request = self.requests.stands_for
         if request != self.handover.standing:
             self.handover.stand(request)
-        if self.seats.leaving:
+        if self.here.leaving:
             self._try_to_depart()
-        if self.seats.by_slot:
+        if self.here.by_slot:
             self._check()
-        return desk.out
+        return context.out
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -164,91 +152,95 @@ class Wandering(Algorithm):
             case Fired(timer):
                 self._fired(timer)
             case Requested(request, priority):
-                self.waiter.add(request, priority)
+                self.requests.add(request, priority)
                 self._requested()
             case Withdrawn(request):
-                self.waiter.remove(request)
+                self.requests.remove(request)
             case Released(request, baggage):
-                self.seats.release(request, baggage)
+                self.holder.release(request, baggage)
             case MembersChanged(joined, left):
                 self._members_changed(joined, left)
             case Started(founder):
-                self.inquirer.listen()
+                self.search.listen()
                 if founder:
-                    for slot in range(self.desk.options.slots):
+                    for slot in range(self.context.options.slots):
                         self.regenerate(slot, "the first one", FIRST_EPOCH)
             case Slept():
                 self._woke()
             case Leaving():
                 self._leave()
             case Returned(node):
-                self.desk.silent.pop(node, None)
+                self.context.returned(node)
                 self._tell_of_tokens(node)
-                self.waiter.returned(node)
+                self.requests.returned(node)
             case Silenced(node):
-                self.desk.silent[node] = None
-                self.waiter.departed(node)
-                self.roll.silenced()
-                self.inquirer.silenced(node)
+                self.context.silenced(node)
+                self.requests.departed(node)
+                if self.here.by_slot or self.home.lends:
+                    self.roll.silenced()
+                self.search.silenced(node)
             case Reach(level):
-                self.roll.reaches(level)
+                if self.roll.reaches(level):
+                    self._is_cut_off()
 
     def _woke(self) -> None:
         """Whatever was here may have been replaced, and so may what was sent here meanwhile."""
-        self.desk.woke_at = self.desk.now
-        for seat in self.seats.by_slot.values():
-            if not seat.doubt:
-                self.inquirer.doubt(seat)
-        self.waiter.ask_again()
+        self.context.woke()
+        for held in self.here.by_slot.values():
+            if not held.doubt:
+                self.search.doubt(held)
+        self.requests.ask_again()
 
     def _requested(self) -> None:
         """A token that is parked here is taken again without a message; else we ask."""
-        for seat in self.seats.by_slot.values():
-            if seat.using is None and not seat.giving and not seat.doubt:
-                self.seats.advance(seat)
-                if not self.waiter.waiting:
+        for held in self.here.by_slot.values():
+            if held.using is None and not held.giving and not held.doubt:
+                self.holder.advance(held)
+                if not self.requests.waiting:
                     return
-        if self.waiter.waiting and self.seats.in_use < self.desk.options.each:
-            self.waiter.ask()
-        elif self.waiter.waiting and self.waiter.asked is None:
-            for seat in self.seats.by_slot.values():
-                if seat.using is not None and not seat.doubt:
-                    self.seats.queue_self(seat)
+        if self.requests.waiting and self.here.in_use < self.context.options.each:
+            self.requests.ask()
+        elif self.requests.waiting and self.requests.asked is None:
+            for held in self.here.by_slot.values():
+                if held.using is not None and not held.doubt:
+                    self.holder.queue_self(held)
                     return
 
     def _message(self, sender: NodeId, message: Message) -> None:
-        self.desk.trust(sender)
-        self.waiter.heard(sender)
-        if sender in self.ghosts.nodes:
-            self.ghosts.answer(sender)
-        if sender in self.desk.deaf:
-            self.deafness.heard(sender, message)
+        self.context.trust(sender)
+        self.requests.heard(sender)
+        self.ghosts.speaks(sender)
+        if sender in self.context.deaf and self.deafness.heard(sender, message):
+            self.holder.members_changed()
         match message:
             case Want():
-                self.registrar.wanted(message)
+                self.holder.wanted(message)
             case Urge(want, credit):
-                self.registrar.wanted(want, credit)
+                self.holder.wanted(want, credit)
             case Queued(request, patience):
-                self.waiter.queued(request, patience, sender)
+                self.requests.queued(request, patience, sender)
             case Feed():
-                self.registrar.fed(sender, message)
+                self.holder.feed(sender, message)
             case Seen():
-                self.registrar.seen(sender, message)
+                self.home.seen(sender, message)
             case Heard():
-                self.watch.heard(sender, message)
+                self.holder.heard(sender, message)
             case Probe():
-                self.inquirer.probed(sender, message)
+                if message.number:
+                    self.search.probed(sender, message)
+                else:
+                    self._hears_nobody(sender, message)
             case Sight():
-                self.inquirer.sighted(sender, message)
+                self.search.sighted(sender, message)
             case Bequest():
-                self.registrar.bequeathed(message)
+                self.home.bequeathed(message)
             case Recall():
-                self.ledger.recalled(sender, message)
+                self.evidence.recalled(sender, message)
             case Account():
-                self.reckoning.answered(message)
+                self.evidence.answered(message)
             case _:
                 accept = isinstance(message, Offer) and self._welcome(sender, message)
-                outcome = self.handover.received(sender, message, self.desk.now, self.desk.out, accept)
+                outcome = self.handover.received(sender, message, self.context.now, self.context.out, accept)
                 if isinstance(message, Offer | Commit) and not accept and not isinstance(outcome, Taken):
                     self.ahead.refused(message.token)
                 self._outcome(outcome)
@@ -256,206 +248,242 @@ class Wandering(Algorithm):
     def _fired(self, timer: TimerName) -> None:
         match timer:
             case "want":
-                self.waiter.want_fired()
+                self.requests.want_fired()
             case "gen":
-                self.waiter.gen_fired()
+                self.requests.gen_fired()
             case ("beat", slot):
                 self.watch.fired(slot)
             case ("watch", slot):
-                self.registrar.watch_fired(slot)
+                self.home.watch_fired(slot)
             case ("probe", slot):
-                self.inquirer.fired(slot)
+                self.search.fired(slot)
             case ("retry", slot):
-                self.inquirer.retry(slot)
+                self.search.retry(slot)
             case "kept":
                 self.ahead.tell()
             case ("more", slot):
-                self.registrar.looked_after(slot)
+                self.home.looked_after(slot)
             case "serve":
-                self.registrar.serve_returned()
+                self.home.serve_returned()
             case "listened":
-                self.inquirer.listened()
+                self.search.listened()
             case "deaf":
                 self.deafness.fired()
+                self.holder.members_changed()
             case "ghosts":
                 self.ghosts.fired()
             case ("case", number):
-                self.reckoning.fired(number)
+                self.evidence.fired(number)
             case "linger":
                 pass  # `_try_to_depart` looks at each event
             case ("walk", slot):
-                self.seats.walk(slot)
+                self.holder.walk(slot)
             case ("invite", slot):
-                self.seats.invitations.fired(slot)
+                self.holder.invite_fired(slot)
             case ("queued", slot):
-                self.seats.tell_queued(slot)
+                self.holder.tell_queued(slot)
             case _:
-                self._outcome(self.handover.fired(timer, self.desk.now, self.desk.out))
+                self._outcome(self.handover.fired(timer, self.context.now, self.context.out))
 
     # --- tokens ------------------------------------------------------------------------------------------------------
 
     def _welcome(self, sender: NodeId, offer: Offer) -> bool:
         """Take an offer unless it is of no use here, or of a token that has been replaced."""
-        desk = self.desk
+        context = self.context
         token = offer.token
-        if self.seats.leaving or not 0 <= token.slot < desk.options.slots:
+        if self.here.leaving or not 0 <= token.slot < context.options.slots:
             return False
-        better = desk.outranked(token)
+        better = context.outranked(token)
         if better is not None:
-            desk.post(sender, Sight(0, token.slot, better, Presence.ABSENT, False))
+            context.post(sender, Sight(0, token.slot, better, Presence.ABSENT, False))
             return False
-        seat = self.seats.by_slot.get(token.slot)
-        if desk.learn(place_of(token, sender)) and seat is not None and not seat.giving:
-            self.inquirer.doubt(seat)
-        needed = bool(self.waiter.waiting) and self.seats.in_use < desk.options.each
+        held = self.here.by_slot.get(token.slot)
+        if context.learn(place_of(token, sender)) and held is not None and not held.giving:
+            self.search.doubt(held)
+        needed = bool(self.requests.waiting) and self.here.in_use < context.options.each
         if needed:
-            self.waiter.offered()
-        elif self.waiter.waiting:
-            self.waiter.missed = True
-        return needed or not desk.options.hints or not (offer.early or token.queue)
+            self.requests.offered()
+        elif self.requests.waiting:
+            self.requests.passed_over()
+        return needed or not context.options.hints or not (offer.early or token.queue)
 
     def _outcome(self, outcome: Outcome | None) -> None:
         match outcome:
             case Taken(token, sender):
-                self.inquirer.came(token.slot)
-                self.seats.take(token, sender)
+                self.search.came(token.slot)
+                self.holder.take(token, sender)
             case Passed(token, to):
-                self.seats.passed(token, to)
+                self.holder.passed(token, to)
             case Failed(token, to, is_silent):
-                self.seats.failed(token, to, is_silent)
+                self.holder.failed(token, to, is_silent)
             case Gone(token, to):
-                self.seats.gone(token, to)
+                self.holder.gone(token, to)
             case None:
                 pass
 
     def regenerate(self, slot: int, why: str, epoch: int = 0) -> None:
-        """Make a token. Who calls this has done what can be done to know that there is none (`inquirer`)."""
-        desk = self.desk
-        if slot in self.seats.by_slot:
+        """Make a token. Who calls this has done what can be done to know that there is none (`search.S1`)."""
+        context = self.context
+        if slot in self.here.by_slot:
             return
-        epoch = epoch or desk.next_epoch(slot)
-        queue, more = self.registrar.queue_for(slot)
-        token = Token(epoch, desk.now, int(desk.rng.random() * 2**53), 0, slot, queue, desk.fingerprint)
+        epoch = epoch or context.next_epoch(slot)
+        queue, more = self.home.queue_for(slot)
+        token = Token(epoch, context.now, int(context.rng.random() * 2**53), 0, slot, queue, context.fingerprint)
         token = escorted(token, more=more)
-        last = desk.best.get(slot)  # who had it last is probably dead: the driver may want to look
-        desk.note(FactKind.GENERATED, token, NOBODY if last is None or last.holder == desk.me else last.holder, why)
-        desk.learn(Place(slot, epoch, token.stamp, token.id, 0, desk.me))
-        self.registrar.made(token)
-        self.inquirer.came(slot)
-        self.seats.take(token, NOBODY)
+        last = context.best.get(slot)  # who had it last is probably dead: the driver may want to look
+        context.note(
+            FactKind.GENERATED, token, NOBODY if last is None or last.holder == context.me else last.holder, why
+        )
+        context.learn(Place(slot, epoch, token.stamp, token.id, 0, context.me))
+        self.home.made(token)
+        self.search.came(slot)
+        self.holder.take(token, NOBODY)
+
+    # --- what its parts ask of it ------------------------------------------------------------------------------------
+
+    def withhold(self, held: HeldToken) -> bool:
+        return self.holder.withhold(held)
+
+    def still_looks_for(self, slot: int) -> bool:
+        return self.home.misses(slot) or self.home.somebody_waits or self.requests.asks
+
+    def heard_of(self, slot: int) -> Place | None:
+        return self.home.heard_of(slot)
+
+    def found(self, place: Place, presence: Presence) -> None:
+        """Somebody has the token. Who waits asks there, also for one that was here and had to give way."""
+        held = self.here.by_slot.get(place.slot)
+        if held is not None:
+            self.holder.discard(held, place, presence)
+        self.home.found(place, presence)
+        self.requests.ask_again(place.holder)
+        if held is not None:
+            self.requests.ask()
+
+    def settled(self, held: HeldToken) -> None:
+        self.holder.settled(held)
+
+    def fed(self, held: HeldToken, tickets: tuple[Ticket, ...], more: bool) -> None:
+        self.holder.fed(held, tickets, more)
 
     # --- the group ---------------------------------------------------------------------------------------------------
 
     def _members_changed(self, joined: tuple[NodeId, ...], left: tuple[NodeId, ...]) -> None:
-        desk = self.desk
-        registrar = self.registrar
-        returned = tuple(node for node in joined if node in desk.gone)
-        desk.changed(joined, left)
+        context = self.context
+        home = self.home
+        returned = tuple(node for node in joined if node in context.gone)
+        context.changed(joined, left)
         for node in returned:
             self._tell_of_tokens(node)
         for node in left:
             self.ghosts.forget(node)
-            self.inquirer.departed(node)
-            registrar.departed(node)
-            self.waiter.departed(node)
-            for outcome in self.handover.departed(node, desk.out):
+            self.search.departed(node)
+            home.departed(node)
+            self.requests.departed(node)
+            for outcome in self.handover.departed(node, context.out):
                 self._outcome(outcome)
         self.watch.moved_homes()
-        self.seats.members_changed()
-        if desk.home != desk.me and (registrar.ready or registrar.late):
-            registrar.hand_over(desk.home)
+        self.holder.members_changed()
+        if context.home != context.me and home.somebody_waits:
+            home.hand_over(context.home)
         if left:
             self._missed()
-        if joined and self.waiter.asked is not None and len(desk.members) <= len(joined) + 1:
-            self.waiter.ask_again()
+        if joined and self.requests.asked is not None and len(context.members) <= len(joined) + 1:
+            self.requests.ask_again()
 
     def _tell_of_tokens(self, node: NodeId) -> None:
         """It was only silent, and may have been on the other side of a divided group."""
-        for slot, best in self.desk.best.items():
-            self.desk.post(node, Sight(0, slot, best, Presence.ABSENT, False))
+        for slot, best in self.context.best.items():
+            self.context.post(node, Sight(0, slot, best, Presence.ABSENT, False))
+
+    def _hears_nobody(self, sender: NodeId, probe: Probe) -> None:
+        """It says so: it is not waited for, and no ballot is promised to it."""
+        if not 0 <= probe.slot < self.context.options.slots:
+            return
+        self.deafness.said(sender)
+        self.search.release_ballot(probe.slot, sender)
+        if probe.rival is not None and self.home.holder_is_deaf(probe.slot, sender):
+            self.search.start(probe.slot, "its holder hears nobody")
+
+    def _is_cut_off(self) -> None:
+        """With the smaller side of the group: nothing is lent, and what is here is doubted."""
+        self.home.takes_back_leases()
+        for held in list(self.here.by_slot.values()):
+            if not held.giving:
+                self.search.doubt(held)
 
     def _missed(self) -> None:
         """A death that the membership tells of before the watch noticed: of the holder, or of the home before us."""
-        desk = self.desk
-        if desk.home != desk.me or not desk.options.watch:
+        context = self.context
+        if context.home != context.me or not context.options.watch:
             return
-        for slot in range(desk.options.slots):
-            post = self.registrar.posts.get(slot)
-            if post is None:
-                lost = bool(desk.best)  # we never heard of this one, but there are tokens: who knew of it left
-            else:
-                lost = not desk.is_member(post.place.holder) or bool(post.second and post.until)
-            if lost and slot not in self.seats.by_slot:
-                self.inquirer.start(slot, "its holder or its home left the group")
+        for slot in range(context.options.slots):
+            if slot not in self.here.by_slot and self.home.is_lost(slot):
+                self.search.start(slot, "its holder or its home left the group")
 
     def _leave(self) -> None:
-        self.seats.leaving = True
+        self.here.leave()
         if self.handover.standing:  # somebody may be about to commit a token to us: it is told that it may keep it
-            self.lingers_until = self.desk.now + 2 * self.desk.rto
-            self.desk.timer("linger", self.lingers_until)
-        self.handover.renounce(self.desk.out)
-        for seat in list(self.seats.by_slot.values()):
-            self.seats.advance(seat)
-
-    @property
-    def heir(self) -> NodeId:
-        """The home after this node."""
-        return next(iter(self.desk.homes(1, but=self.desk.me)), self.desk.me)
+            self.lingers_until = self.context.now + 2 * self.context.rto
+            self.context.timer("linger", self.lingers_until)
+        self.handover.renounce(self.context.out)
+        for held in list(self.here.by_slot.values()):
+            self.holder.advance(held)
 
     def _try_to_depart(self) -> None:
-        held = bool(self.seats.by_slot) and not self.desk.alone
-        held = held or self.desk.now < self.lingers_until
-        if not self.depart_said and not held and not self.seats.in_use and self.handover.idle:
+        held = bool(self.here.by_slot) and not self.context.alone
+        held = held or self.context.now < self.lingers_until
+        if not self.depart_said and not held and not self.here.in_use and self.handover.idle:
             self.depart_said = True
             self._hand_on()
-            self.desk.out.append(Depart())
+            self.context.out.append(Depart())
 
     def _hand_on(self) -> None:
         """The tokens have gone before: now it is known where to, and nobody looks for one that is on its way."""
-        if self.heir == self.desk.me:
+        if self.context.heir == self.context.me:
             return
-        if self.registrar.ready or self.registrar.late or self.registrar.posts:
-            self.registrar.hand_over(self.heir)
-        for place in self.ledger.last_seen():
-            self.desk.post(self.heir, Bequest(place, ()))
+        if self.home.somebody_waits or self.home.posts:
+            self.home.hand_over(self.context.heir)
+        for place in self.evidence.last_seen():
+            self.context.post(self.context.heir, Bequest(place, ()))
 
     # --- what it shows and checks ------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """`seats.S2`, at the end of each event: a hold has one token, and a token that is given away is not in use."""
-        for slot, seat in self.seats.by_slot.items():
-            if seat.token.slot != slot or (seat.giving and seat.using is not None):
-                raise InvariantBreach(f"node {self.desk.me}: {seat.token} is given away while A runs with it")
+        """`tokens.S2`, at the end of each event: a hold has one token, and a token that is given away is not in use."""
+        for slot, held in self.here.by_slot.items():
+            if held.token.slot != slot or (held.giving and held.using is not None):
+                raise InvariantBreach(f"node {self.context.me}: {held.token} is given away while A runs with it")
 
     def may_take_again(self) -> bool:
         """A token is here that is not on its way to somebody else."""
-        return any(not seat.giving for seat in self.seats.by_slot.values())
+        return any(not held.giving for held in self.here.by_slot.values())
 
     def when_isolated(self, choice: WhenIsolated) -> None:
-        self.desk.options = replace(self.desk.options, when_isolated=choice)
+        self.context.isolation_is(choice)
 
     def view(self) -> View:
-        seats = self.seats
+        here = self.here
         tokens = tuple(
-            seat.token for seat in seats.by_slot.values() if seats.presence(seat.token.slot) is not Presence.PASSING
+            held.token for held in here.by_slot.values() if here.presence(held.token.slot) is not Presence.PASSING
         )
-        using = tuple(seat.using for seat in seats.by_slot.values() if seat.using is not None)
-        best = self.desk.best.get(0)
-        queue = next((seat.token.queue for seat in seats.by_slot.values()), ())
-        if self.inquirer.isolated:
+        using = tuple(held.using for held in here.by_slot.values() if held.using is not None)
+        best = self.context.best.get(0)
+        queue = next((held.token.queue for held in here.by_slot.values()), ())
+        if self.search.isolated:
             state = "isolated"
-        elif using or seats.orphans:
+        elif using or here.orphans:
             state = "holding"
-        elif any(seat.doubt for seat in seats.by_slot.values()):
+        elif any(held.doubt for held in here.by_slot.values()):
             state = "doubtful"
         elif tokens:
-            state = "parked" if all(seat.parked for seat in seats.by_slot.values()) else "passing"
+            state = "parked" if all(held.parked for held in here.by_slot.values()) else "passing"
         else:
-            state = "waiting" if self.waiter.waiting else "idle"
+            state = "waiting" if self.requests.waiting else "idle"
         return View(
             tokens=tokens,
-            holding=(*using, *sorted(seats.orphans)),
-            waiting=len(self.waiter.waiting),
+            holding=(*using, *sorted(here.orphans)),
+            waiting=len(self.requests.waiting),
             holder=NOBODY if best is None else best.holder,
             queue=tuple(ticket.node for ticket in queue),
             epoch=0 if best is None else best.epoch,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from softmutex.core.algorithms.wandering.desk import Desk, place_of
+from softmutex.core.algorithms.wandering.context import Context, place_of
 from softmutex.core.algorithms.wandering.messages import Heard, Seen
 from softmutex.core.algorithms.wandering.settings import (
     BEAT,
@@ -29,198 +29,291 @@ from softmutex.core.algorithms.wandering.settings import (
     PACE_OF_AGE,
     PARKED_BEAT,
     PROBES,
-    SLACK,
-    SLACK_MOST,
 )
-from softmutex.core.events import NOBODY, Duration, NodeId, escorted
+from softmutex.core.events import NOBODY, SECOND, CallRoll, Duration, Instant, Level, NodeId
 
 if TYPE_CHECKING:
-    from softmutex.core.algorithms.wandering.machine import Wandering
-    from softmutex.core.algorithms.wandering.seat import Seat
+    from softmutex.core.algorithms.wandering.search import TokenSearches
+    from softmutex.core.algorithms.wandering.tokens import HeldToken, TokensHere
 
 BEAT_EARLY: Final = 3 * BEAT // 4  # a holder that begins then speaks at once
 TRIES: Final = 3  # unanswered beats until a watcher is replaced
 BEAT_ASTRAY: Final = BEAT // 4  # where the first home does not watch over it
 
 
+ROLL_EVERY: Final = 5 * SECOND  # two messages, where all is well
+ROLL_AGAIN: Final = 2 * SECOND
+
+
+class Beats:
+    """What the watchers of a token that is here have heard."""
+
+    __slots__ = ("asked_pace", "heard_at", "pace", "quiet_until", "sent_at", "silent", "tries", "unheard", "watcher")
+
+    def __init__(self, heard_at: Instant) -> None:
+        self.heard_at = heard_at  # when they heard of it last
+        self.pace: Duration = BEAT  # of the beats; the lease that the last answered one gave is a SLACK longer
+        self.asked_pace: Duration = BEAT  # of the beat that is not answered yet
+        self.sent_at: Instant = 0  # the beat that is not answered yet; 0: none
+        self.tries = 0
+        self.quiet_until: Instant = 0  # they know that it is parked here, and expect no word before
+        self.watcher = NOBODY  # to whom it was sent
+        self.unheard = False  # they believe that it is parked, and it is in use
+        self.silent = 0  # watchers that did not answer, one after another
+
+    def again(self) -> None:
+        """Nothing is on its way that is to be answered."""
+        self.sent_at = 0
+        self.tries = 0
+
+
 class Watch:
-    __slots__ = ("machine",)
+    __slots__ = ("context", "here", "search")
 
-    def __init__(self, machine: Wandering) -> None:
-        self.machine = machine
+    def __init__(self, here: TokensHere, search: TokenSearches) -> None:
+        self.context = here.context
+        self.here = here
+        self.search = search
 
-    @property
-    def desk(self) -> Desk:
-        return self.machine.desk
-
-    @property
-    def slack(self) -> Duration:
-        return max(SLACK, min(4 * self.desk.rto, SLACK_MOST))
-
-    @property
-    def lease(self) -> Duration:
-        """Of a token whose turn has just begun, or that is on its way."""
-        return BEAT + self.slack
-
-    def pace_of(self, seat: Seat) -> Duration:
-        age = 0 if seat.using is None else self.desk.now - seat.granted_at
+    def pace_of(self, held: HeldToken) -> Duration:
+        age = 0 if held.using is None else held.visit.age(self.context.now)
         return min(max(BEAT, age // PACE_OF_AGE), PACE_MOST)
 
-    def appoint(self, seat: Seat) -> NodeId:
+    def appoint(self, held: HeldToken) -> NodeId:
         """Let the token name its watchers, if it names none. Who is to hear of it now."""
-        desk = self.desk
-        if not seat.token.escort.watch:
-            seat.token = escorted(seat.token, watch=desk.homes(desk.options.watchers))
-        for node in seat.token.escort.watch:
-            if node != desk.me:
+        context = self.context
+        if not held.token.escort.watch:
+            held.escort(watch=context.homes(context.options.watchers))
+        for node in held.token.escort.watch:
+            if node != context.me:
                 return node
-        return next(iter(desk.homes(1, but=desk.me)), NOBODY)
+        return next(iter(context.homes(1, but=context.me)), NOBODY)
 
-    def knows_home(self, seat: Seat) -> bool:
+    def knows_home(self, held: HeldToken) -> bool:
         """False where others had to stand in for the first home, and it is no longer under suspicion here. A token
         that wanders among those who were on its side of a divided group would not meet the other one otherwise."""
-        first = next(iter(self.desk.homes(1)), NOBODY)
-        return not seat.token.escort.watch or first in (NOBODY, self.desk.me, *seat.token.escort.watch)
+        first = next(iter(self.context.homes(1)), NOBODY)
+        return not held.token.escort.watch or first in (NOBODY, self.context.me, *held.token.escort.watch)
 
-    # --- the seat's story --------------------------------------------------------------------------------------------
+    # --- a token's story ---------------------------------------------------------------------------------------------
 
-    def began(self, seat: Seat) -> None:
+    def began(self, held: HeldToken) -> None:
         """The token is here and about to be used."""
-        if not self.desk.options.watch:
+        beats = held.beats
+        if not self.context.options.watch:
             return
-        if self.desk.alone:
-            seat.heard_at = self.desk.now
-        seat.sent_at = 0
-        seat.tries = 0
-        early = BEAT_EARLY if self.knows_home(seat) else BEAT_ASTRAY
-        if seat.heard_at + early <= self.desk.now:
-            self.check(seat)
-            if not seat.doubt:
-                self.beat(seat)  # now rather than in the middle of a short hold, when the answer would come too late
+        if self.context.alone:
+            beats.heard_at = self.context.now
+        beats.again()
+        early = BEAT_EARLY if self.knows_home(held) else BEAT_ASTRAY
+        if beats.heard_at + early <= self.context.now:
+            self.check(held)
+            if not held.doubt:
+                self.beat(held)  # now rather than in the middle of a short hold, when the answer would come too late
         else:
-            self.desk.timer(("beat", seat.token.slot), seat.heard_at + BEAT)
+            self.context.timer(("beat", held.token.slot), beats.heard_at + BEAT)
 
-    def ended(self, seat: Seat) -> None:
+    def unparked(self, held: HeldToken) -> None:
+        """It is used again where it was parked: nobody expected to hear of it until now, and from now on they do."""
+        beats = held.beats
+        if not beats.unheard:
+            beats.unheard = True
+            beats.pace = BEAT
+            beats.heard_at = self.context.now
+        self.began(held)
+
+    def wanted(self, held: HeldToken) -> None:
+        """It is parked here no longer: somebody waits."""
+        beats = held.beats
+        beats.quiet_until = 0
+        self.began(held)
+
+    def settled(self, held: HeldToken) -> None:
+        """An inquiry found that it was not replaced."""
+        beats = held.beats
+        beats.heard_at = self.context.now
+        self.began(held)
+
+    def is_missed(self, held: HeldToken) -> None:
+        """Somebody waits for it from now on, while its watchers believe that it is parked."""
+        beats = held.beats
+        if beats.unheard and not beats.sent_at and held.using is not None and not held.doubt:
+            self.beat(held)
+
+    def unseen(self, held: HeldToken) -> Duration:
+        """How long its watchers have not heard of it. A beat that was sent just now will have been heard; if not, their
+        probes find the next holder."""
+        beats = held.beats
+        return max(0, self.context.now - (beats.sent_at if beats.tries == 1 else beats.heard_at) - (beats.pace - BEAT))
+
+    def ended(self, held: HeldToken) -> None:
         """It is being given away or discarded; the next holder speaks for it."""
-        if self.desk.options.watch:
-            self.desk.cancel(("beat", seat.token.slot))
+        if self.context.options.watch:
+            self.context.cancel(("beat", held.token.slot))
 
-    def parked(self, seat: Seat) -> None:
+    def parked(self, held: HeldToken) -> None:
         """It stays here and costs (nearly) nothing; its watchers should know where."""
-        seat.tries = 0
-        seat.sent_at = 0
-        if seat.unheard:
-            self.desk.timer(("beat", seat.token.slot), max(self.desk.now, seat.heard_at + BEAT))  # its use is confirmed
-        elif self.desk.now < seat.quiet_until:
-            self.desk.timer(("beat", seat.token.slot), seat.quiet_until)  # they know, and it never went away
-        elif seat.token.escort.watch and self.desk.now - seat.came_at < LAZY:
-            self.desk.timer(("beat", seat.token.slot), self.desk.now + LAZY)  # it is on the move, and may go on at once
+        beats = held.beats
+        beats.again()
+        if beats.unheard:
+            # Its use is confirmed.
+            self.context.timer(("beat", held.token.slot), max(self.context.now, beats.heard_at + BEAT))
+        elif self.context.now < beats.quiet_until:
+            self.context.timer(("beat", held.token.slot), beats.quiet_until)  # they know, and it never went away
+        elif held.token.escort.watch and self.context.now - held.came_at < LAZY:
+            # It is on the move, and may go on at once.
+            self.context.timer(("beat", held.token.slot), self.context.now + LAZY)
         else:
-            self.beat(seat)
+            self.beat(held)
 
     def moved_homes(self) -> None:
         """The membership changed: the first homes may be others now."""
-        homes = self.desk.homes(self.desk.options.watchers)
-        for seat in self.machine.seats.by_slot.values():
-            if seat.token.escort.watch and any(node not in seat.token.escort.watch for node in homes):
-                seat.token = escorted(seat.token, watch=homes)
-                if not seat.giving:
-                    seat.tries = 0
-                    seat.sent_at = 0
-                    self.beat(seat)
+        homes = self.context.homes(self.context.options.watchers)
+        for held in self.here.by_slot.values():
+            if held.token.escort.watch and any(node not in held.token.escort.watch for node in homes):
+                held.escort(watch=homes)
+                if not held.giving:
+                    held.beats.again()
+                    self.beat(held)
 
     # --- beats -------------------------------------------------------------------------------------------------------
 
-    def beat(self, seat: Seat) -> None:
+    def beat(self, held: HeldToken) -> None:
         """Tell the watchers, and ourselves if we are the home that keeps the register."""
-        desk = self.desk
-        slot = seat.token.slot
-        if not desk.options.watch and not desk.options.hints:
+        context, beats = self.context, held.beats
+        slot = held.token.slot
+        if not context.options.watch and not context.options.hints:
             return
-        watcher = self.appoint(seat)
-        place = place_of(seat.token, desk.me)
-        pace = BEAT if seat.parked else self.pace_of(seat)
-        lease = 0 if seat.parked else pace + self.slack
-        if desk.me in seat.token.escort.watch:
-            desk.post(desk.me, Seen(place, lease, seat.token.queue))
+        watcher = self.appoint(held)
+        place = place_of(held.token, context.me)
+        pace = BEAT if held.parked else self.pace_of(held)
+        lease = 0 if held.parked else pace + self.context.slack
+        if context.me in held.token.escort.watch:
+            context.post(context.me, Seen(place, lease, held.token.queue))
         if watcher == NOBODY:
-            seat.heard_at, seat.pace, seat.unheard = desk.now, pace, False
-            if not seat.parked:
-                desk.timer(("beat", slot), desk.now + pace)
+            beats.heard_at, beats.pace, beats.unheard = context.now, pace, False
+            if not held.parked:
+                context.timer(("beat", slot), context.now + pace)
             return
-        desk.post(watcher, Seen(place, lease, seat.token.queue, desk.now))
-        seat.quiet_until = 0
-        seat.watcher = watcher
-        if seat.tries == 0 and not self.knows_home(seat):
-            desk.post(desk.home, Seen(place, lease, seat.token.queue))
-        if seat.tries == 0:
-            seat.sent_at = desk.now
-            seat.asked_pace = pace
-        seat.tries += 1
-        desk.timer(("beat", slot), desk.now + desk.rto)
+        context.post(watcher, Seen(place, lease, held.token.queue, context.now))
+        beats.quiet_until = 0
+        beats.watcher = watcher
+        if beats.tries == 0 and not self.knows_home(held):
+            context.post(context.home, Seen(place, lease, held.token.queue))
+        if beats.tries == 0:
+            beats.sent_at = context.now
+            beats.asked_pace = pace
+        beats.tries += 1
+        context.timer(("beat", slot), context.now + context.rto)
 
     def fired(self, slot: int) -> None:
-        seat = self.machine.seats.by_slot.get(slot)
-        if seat is None or seat.giving:
+        held = self.here.by_slot.get(slot)
+        if held is None or held.giving:
             return
-        desk = self.desk
-        if seat.sent_at and seat.tries > 1:
-            desk.suspicious(seat.watcher)
-        if seat.sent_at and seat.tries >= TRIES:
-            desk.suspect(seat.watcher)
-            seat.token = escorted(seat.token, watch=())
-            seat.tries = 0
-            seat.silent += 1
-            if seat.parked and seat.silent > PROBES:  # nobody answers; a parked token has nothing to fear
-                seat.silent = 0
-                seat.sent_at = 0
-                desk.timer(("beat", slot), desk.now + PARKED_BEAT)
+        context, beats = self.context, held.beats
+        if beats.sent_at and beats.tries > 1:
+            context.suspicious(beats.watcher)
+        if beats.sent_at and beats.tries >= TRIES:
+            context.suspect(beats.watcher)
+            held.escort(watch=())
+            beats.tries = 0
+            beats.silent += 1
+            if held.parked and beats.silent > PROBES:  # nobody answers; a parked token has nothing to fear
+                beats.silent = 0
+                beats.sent_at = 0
+                context.timer(("beat", slot), context.now + PARKED_BEAT)
                 return
-        self.check(seat)
-        if not seat.doubt:
-            first_sent = seat.sent_at
-            self.beat(seat)
+        self.check(held)
+        if not held.doubt:
+            first_sent = beats.sent_at
+            self.beat(held)
             if first_sent:
-                seat.sent_at = first_sent
+                beats.sent_at = first_sent
 
-    def overslept(self, seat: Seat) -> bool:
+    def overslept(self, held: HeldToken) -> bool:
         """A parked token of which nobody heard when it was due: this node slept, or is cut off."""
-        watched = self.desk.options.watch and not self.desk.alone
-        pause = seat.pace if seat.unheard else PARKED_BEAT
-        return watched and self.desk.now > seat.heard_at + pause + self.slack
+        beats = held.beats
+        watched = self.context.options.watch and not self.context.alone
+        pause = beats.pace if beats.unheard else PARKED_BEAT
+        return watched and self.context.now > beats.heard_at + pause + self.context.slack
 
-    def check(self, seat: Seat) -> None:
+    def check(self, held: HeldToken) -> None:
         """Has this node been silent, or asleep, for so long that it may have been replaced?"""
-        if seat.parked or seat.doubt or not self.desk.options.watch or self.desk.alone:
+        beats = held.beats
+        if held.parked or held.doubt or not self.context.options.watch or self.context.alone:
             return
-        if self.desk.now - seat.heard_at > seat.pace + self.slack:
-            self.machine.inquirer.doubt(seat)  # which tells A, if it does not learn otherwise soon
+        if self.context.now - beats.heard_at > beats.pace + self.context.slack:
+            self.search.doubt(held)  # which tells A, if it does not learn otherwise soon
 
-    def answered(self, seat: Seat, sender: NodeId) -> None:
+    def answered(self, held: HeldToken, sender: NodeId) -> None:
         """The first home is well, and another stands in for it: back to the rule that everybody can compute."""
-        watch = seat.token.escort.watch
-        if watch and sender not in watch and sender == next(iter(self.desk.ring()), NOBODY):
-            seat.token = escorted(seat.token, watch=self.desk.homes(self.desk.options.watchers))
+        watch = held.token.escort.watch
+        if watch and sender not in watch and sender == next(iter(self.context.ring()), NOBODY):
+            held.escort(watch=self.context.homes(self.context.options.watchers))
 
-    def heard(self, sender: NodeId, message: Heard) -> None:
-        desk = self.desk
-        seat = self.machine.seats.by_slot.get(message.slot)
-        if seat is None or seat.token.epoch != message.epoch or seat.giving:
-            if message.tickets:
-                self.machine.registrar.forward(message.slot, message.tickets, message.more)
-            return
-        self.answered(seat, sender)
-        if sender != desk.me and sender == seat.watcher and 0 < seat.sent_at <= message.sent <= desk.now:
-            desk.measured(desk.now - message.sent)
-            if message.sent >= seat.heard_at:
-                seat.heard_at, seat.pace = message.sent, seat.asked_pace
-            seat.unheard = False
-            seat.sent_at = 0
-            seat.tries = 0
-            seat.silent = 0
-            pause = PARKED_BEAT if seat.parked else seat.pace
-            if seat.parked:
-                seat.quiet_until = seat.heard_at + PARKED_BEAT
-            desk.timer(("beat", seat.token.slot), max(desk.now, seat.heard_at + pause))
-        if message.tickets or sender == next(iter(seat.token.escort.watch), sender):
-            self.machine.seats.fed(seat, message.tickets, message.more)
+    def heard(self, held: HeldToken, sender: NodeId, message: Heard) -> None:
+        """Its answer: the lease counts from when the beat was sent."""
+        context, beats = self.context, held.beats
+        self.answered(held, sender)
+        if sender != context.me and sender == beats.watcher and 0 < beats.sent_at <= message.sent <= context.now:
+            context.measured(context.now - message.sent)
+            if message.sent >= beats.heard_at:
+                beats.heard_at, beats.pace = message.sent, beats.asked_pace
+            beats.unheard = False
+            beats.again()
+            beats.silent = 0
+            pause = PARKED_BEAT if held.parked else beats.pace
+            if held.parked:
+                beats.quiet_until = beats.heard_at + PARKED_BEAT
+            context.timer(("beat", held.token.slot), max(context.now, beats.heard_at + pause))
+
+
+class LendersRoll:
+    """Who lends a lease to a token in use makes sure now and then that it is not itself cut off, with the smaller side.
+
+        well --Reach: too few--> few --wide, again too few--> cut off: leases are taken back, own tokens are doubted
+          ^---------- Reach: more than half, or half with the ring's first member ----------'
+
+    To reach one random member says enough of a group where nobody is known to be silent, and costs two messages; where
+    some are, it may just have been one of the few on our side, so all are called.
+    """
+
+    __slots__ = ("called_at", "context", "cut_off", "few")
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.called_at: Instant = -86_400 * SECOND
+        self.few = False  # it has found too few
+        self.cut_off = False  # ... twice
+
+    def may_lend(self) -> bool:
+        context = self.context
+        if context.options.when_isolated == "proceed" or context.alone:
+            return True
+        if context.now - self.called_at >= (ROLL_AGAIN if self.cut_off else ROLL_EVERY):
+            self._call(wide=self.cut_off or bool(context.silent))
+        return not self.cut_off
+
+    def silenced(self) -> None:
+        """A member fell silent, perhaps one of many: who has a token, or watches over one, makes sure at once."""
+        context = self.context
+        if context.options.when_isolated != "proceed" and not context.alone:
+            self._call(wide=True)
+
+    def reaches(self, level: Level) -> bool:
+        """A call has ended: is this node cut off? Who does not reach more than half of the group gives no lease, and
+        takes back those that it gave; of two halves the one with the ring's first member goes on."""
+        context = self.context
+        first = next(context.ring(), context.me)
+        half = first == context.me or context.now - context.heard.get(first, 0) < ROLL_EVERY
+        few = level is Level.LESS or (level is Level.HALF and not half)
+        if few and not self.few:
+            self.few = True  # on a slow network it may only have been impatient
+            self._call(wide=True)
+            return False
+        self.cut_off = self.few = few
+        return few
+
+    def _call(self, wide: bool) -> None:
+        self.called_at = self.context.now
+        self.context.out.append(CallRoll(wide=wide))

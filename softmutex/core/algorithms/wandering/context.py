@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from softmutex.core.algorithms.wandering.messages import Place, Urge, Want
+from softmutex.core.algorithms.wandering.messages import Bequest, Place, Urge, Want
 from softmutex.core.algorithms.wandering.settings import (
     FIRST_EPOCH,
     RTO_FIRST,
     RTO_LEAST,
     RTO_MOST,
+    SLACK,
+    SLACK_MOST,
     SUSPICION,
     Switches,
     fingerprint,
@@ -27,12 +30,13 @@ from softmutex.core.events import (
     Ticket,
     Token,
 )
-from softmutex.core.machine import Setup
+from softmutex.core.machine import Setup, WhenIsolated
 from softmutex.core.outbox import Outbox
 
 SUSPECTS: Final = 16
 GONE: Final = 256
 HEARD: Final = 64
+DEAF: Final = 16
 NEAR: Final = 8  # successors on the ring that are looked at for a home
 
 
@@ -49,7 +53,7 @@ def place_of(token: Token, holder: NodeId) -> Place:
     return Place(token.slot, token.epoch, token.stamp, token.id, token.hop, holder)
 
 
-class Desk(Outbox):
+class Context(Outbox):
     __slots__ = (
         "_deviation",
         "_round_trip",
@@ -88,7 +92,18 @@ class Desk(Outbox):
         self._round_trip: Duration = -1
         self._deviation: Duration = 0
 
-    # --- effects -----------------------------------------------------------------------------------------------------
+    # --- what the driver says ----------------------------------------------------------------------------------------
+
+    def begin(self, now: Instant) -> None:
+        """The next event."""
+        self.now = now
+        self.out = []
+
+    def woke(self) -> None:
+        self.woke_at = self.now
+
+    def isolation_is(self, choice: WhenIsolated) -> None:
+        self.options = replace(self.options, when_isolated=choice)
 
     # --- who is there ------------------------------------------------------------------------------------------------
 
@@ -117,6 +132,11 @@ class Desk(Outbox):
     def home(self) -> NodeId:
         return next(iter(self.homes(1)), self.me)
 
+    @property
+    def heir(self) -> NodeId:
+        """The home after this node."""
+        return next(iter(self.homes(1, but=self.me)), self.me)
+
     def is_member(self, node: NodeId) -> bool:
         at = bisect_left(self.members, node)
         return at < len(self.members) and self.members[at] == node
@@ -143,6 +163,22 @@ class Desk(Outbox):
         if self.silent:
             self.silent.pop(node, None)
 
+    def silenced(self, node: NodeId) -> None:
+        self.silent[node] = None
+
+    def returned(self, node: NodeId) -> None:
+        self.silent.pop(node, None)
+
+    def hears_nobody(self, node: NodeId, span: Duration) -> None:
+        """It says so, and is believed for a while."""
+        self.deaf.pop(node, None)
+        self.deaf[node] = self.now + span
+        if len(self.deaf) > DEAF:
+            del self.deaf[next(iter(self.deaf))]
+
+    def hears(self, node: NodeId) -> None:
+        del self.deaf[node]
+
     def changed(self, joined: Sequence[NodeId], left: Sequence[NodeId]) -> None:
         for node in joined:
             self.gone.pop(node, None)  # it was only silent
@@ -157,6 +193,11 @@ class Desk(Outbox):
 
     def ask(self, to: NodeId, want: Want, credit: Duration) -> None:
         self.post(to, Urge(want, credit) if self.options.ageing else want)
+
+    def give_back(self, tickets: tuple[Ticket, ...]) -> None:
+        """They did not fit into the token's queue, or did not reach it."""
+        if tickets:
+            self.post(self.home, Bequest(None, tickets))
 
     def living(self, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
         """Those whose nodes have not left."""
@@ -195,6 +236,11 @@ class Desk(Outbox):
         """It does not answer: the group finds out whether it is dead, silent, or within reach by way of another."""
         if node not in (NOBODY, self.me) and self.is_member(node):
             self.out.append(Suspect(node))
+
+    @property
+    def slack(self) -> Duration:
+        """How much later than it is due a beat may come."""
+        return max(SLACK, min(4 * self.rto, SLACK_MOST))
 
     def late_answer(self, since: Instant) -> None:
         """To a question that was repeated: whose answer it is nobody knows (Karn), but patience was too short."""

@@ -13,9 +13,8 @@ L1  As long as a request waits, a timer of this node runs (`want`, or `gen` wher
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from softmutex.core.algorithms.wandering.desk import Desk
 from softmutex.core.algorithms.wandering.messages import Want
 from softmutex.core.algorithms.wandering.precedence import Precedence
 from softmutex.core.algorithms.wandering.settings import PATIENCE
@@ -24,7 +23,8 @@ from softmutex.core.events import NOBODY, SECOND, Duration, Instant, NodeId, Req
 from softmutex.core.timing import Timing
 
 if TYPE_CHECKING:
-    from softmutex.core.algorithms.wandering.machine import Wandering
+    from softmutex.core.algorithms.wandering.search import TokenSearches
+    from softmutex.core.algorithms.wandering.tokens import KeptAhead, TokensHere
 
 STEPS: Final = 3  # how often a WANT is passed on
 EACH_HOME: Final = 2  # WANTs to a home before the next is tried
@@ -32,27 +32,42 @@ DAY: Final = 86_400 * SECOND
 AGAIN: Final = 3  # retransmission time-outs until a WANT is repeated: it may take three hops to be answered
 
 
-class Waiter:
+class TokenMaker(Protocol):
+    def regenerate(self, slot: int, why: str) -> None:
+        """Nobody has it, as far as can be known."""
+
+
+class OwnRequests:
     __slots__ = (
+        "ahead",
         "asked",
+        "context",
         "gen",
         "gen_most",
+        "here",
         "keeper",
         "last_run",
-        "machine",
+        "maker",
         "missed",
         "named",
         "patience",
         "precedence",
+        "search",
         "since",
         "tries",
         "waiting",
     )
 
-    def __init__(self, machine: Wandering, timing: Timing) -> None:
-        self.machine = machine
+    def __init__(
+        self, here: TokensHere, ahead: KeptAhead, search: TokenSearches, maker: TokenMaker, timing: Timing
+    ) -> None:
+        self.context = here.context
+        self.here = here
+        self.ahead = ahead
+        self.search = search
+        self.maker = maker
         self.waiting: dict[RequestId, Instant] = {}
-        self.precedence = Precedence(machine.desk.options)  # of the requests that wait here
+        self.precedence = Precedence(here.context.options)  # of the requests that wait here
         self.named: RequestId = 0  # by our last ticket
         self.asked: RequestId | None = None  # the request that our ticket names
         self.tries = 0  # by the home unanswered ones in a row, of whatever request
@@ -64,16 +79,12 @@ class Waiter:
         self.gen_most: Duration = max(from_seconds(most), SECOND)
         self.gen: Duration = self.gen_most  # adaptive, as in seed 000 section 5: the last resort
 
-    @property
-    def desk(self) -> Desk:
-        return self.machine.desk
-
     # --- the application ---------------------------------------------------------------------------------------------
 
     def add(self, request: RequestId, priority: int = 0) -> None:
-        self.waiting[request], credit = self.desk.now, self.credit
-        self.precedence.asks(request, self.desk.now, priority)
-        if self.asked is not None and self.credit > credit and self.desk.options.hints:
+        self.waiting[request], credit = self.context.now, self.credit
+        self.precedence.asks(request, self.context.now, priority)
+        if self.asked is not None and self.credit > credit and self.context.options.hints:
             self._send()  # the same ticket, for somebody more urgent
 
     def remove(self, request: RequestId) -> None:
@@ -82,6 +93,14 @@ class Waiter:
         if not self.waiting:
             self.rest()
 
+    @property
+    def asks(self) -> bool:
+        """A ticket of ours is somewhere."""
+        return self.asked is not None
+
+    def ran(self) -> None:
+        self.last_run = self.context.now
+
     def next(self) -> RequestId:
         return self.precedence.take(self.waiting)[0]
 
@@ -89,24 +108,24 @@ class Waiter:
     def label(self) -> RequestId:
         """What the next ticket names: a request that waits; where they are not served in order, a number that grows."""
         oldest = next(iter(self.waiting))
-        return max(oldest, self.named + 1) if self.desk.options.ageing else oldest
+        return max(oldest, self.named + 1) if self.context.options.ageing else oldest
 
     @property
     def credit(self) -> Duration:
         """By how much the most urgent request here counts as older than now."""
-        return max(0, self.precedence.lead(self.waiting, self.desk.now))
+        return max(0, self.precedence.lead(self.waiting, self.context.now))
 
     @property
     def late(self) -> bool:
-        return self.last_run is not None and self.desk.now - self.last_run < self.desk.least
+        return self.last_run is not None and self.context.now - self.last_run < self.context.least
 
     @property
     def stands_for(self) -> RequestId:
         """The token may come for this one unasked."""
-        seats, options = self.machine.seats, self.desk.options
-        if self.asked is None or not self.waiting or seats.leaving or not (options.hints and options.early):
+        here, options = self.here, self.context.options
+        if self.asked is None or not self.waiting or here.leaving or not (options.hints and options.early):
             return 0
-        return self.asked if seats.in_use < options.each else 0
+        return self.asked if here.in_use < options.each else 0
 
     # --- the ticket --------------------------------------------------------------------------------------------------
 
@@ -115,10 +134,10 @@ class Waiter:
         if not self.waiting or self.asked is not None:
             return
         self.asked = self.named = self.label
-        if self.desk.options.hints:
+        if self.context.options.hints:
             self._send(new=True)
-        if not (self.desk.options.hints and self.desk.options.census):
-            self.desk.timer("gen", self.desk.now + self.gen)
+        if not (self.context.options.hints and self.context.options.census):
+            self.context.timer("gen", self.context.now + self.gen)
 
     def noted(self, request: RequestId) -> None:
         """Our ticket is in the queue of the token that is here. Tokens get lost: ask if it does not come back."""
@@ -131,10 +150,10 @@ class Waiter:
             return
         self.asked = None
         self.missed = False
-        self.desk.cancel("want")
-        self.machine.ahead.rest()
-        if not (self.desk.options.hints and self.desk.options.census):
-            self.desk.cancel("gen")
+        self.context.cancel("want")
+        self.ahead.rest()
+        if not (self.context.options.hints and self.context.options.census):
+            self.context.cancel("gen")
 
     def freed(self) -> None:
         """A hold is over, and it was too late for the token that came: our ticket is used up."""
@@ -144,7 +163,7 @@ class Waiter:
 
     def ask_again(self, holder: NodeId = NOBODY) -> None:
         """The census found the token, or a new one was made."""
-        if self.asked is None or not self.desk.options.hints:
+        if self.asked is None or not self.context.options.hints:
             return
         self.tries = 0
         if holder == NOBODY:
@@ -157,31 +176,35 @@ class Waiter:
             self.tries = 0
             patience = min(patience, DAY)
             self.keeper, self.patience = keeper, patience
-            self.desk.timer("want", self.desk.now + self.desk.jitter(patience))
+            self.context.timer("want", self.context.now + self.context.jitter(patience))
 
     def heard(self, node: NodeId) -> None:
         """A home's silence is counted, not a request's: those that each wait for a moment notice it together."""
-        if self.tries and node == self.desk.home and node != self.desk.me:
+        if self.tries and node == self.context.home and node != self.context.me:
             self.tries = 0
 
     def departed(self, node: NodeId) -> None:
         """Who keeps our ticket left, and may have found nobody to leave it to: ask soon, the fewer wait the sooner."""
         if node == self.keeper and self.asked is not None:
             self.keeper = NOBODY
-            soon = self.desk.rng.random() * (min(self.patience, DAY) // 32)
-            self.desk.timer("want", self.desk.now + self.desk.rto + round(soon))
+            soon = self.context.rng.random() * (min(self.patience, DAY) // 32)
+            self.context.timer("want", self.context.now + self.context.rto + round(soon))
 
     def returned(self, node: NodeId) -> None:
         """The first home is back: who stood in for it may have our ticket, and what it fed may not have arrived."""
-        if self.asked is not None and node == next(self.desk.ring(), NOBODY):
-            soon = self.desk.rng.random() * (min(self.patience, DAY) // 32)
-            self.desk.timer("want", self.desk.now + self.desk.rto + round(soon))
+        if self.asked is not None and node == next(self.context.ring(), NOBODY):
+            soon = self.context.rng.random() * (min(self.patience, DAY) // 32)
+            self.context.timer("want", self.context.now + self.context.rto + round(soon))
 
     def offered(self) -> None:
         """An offer is on its way: we are in the token's queue."""
-        if self.asked is not None and self.desk.options.hints:
+        if self.asked is not None and self.context.options.hints:
             self.tries = 0
-            self.desk.timer("want", self.desk.now + self.desk.jitter(PATIENCE))
+            self.context.timer("want", self.context.now + self.context.jitter(PATIENCE))
+
+    def passed_over(self) -> None:
+        """A token came for our ticket while this node had as many as it may use."""
+        self.missed = True
 
     def want_fired(self) -> None:
         if self.asked is None:
@@ -190,11 +213,11 @@ class Waiter:
             self.rest()
             return
         if self.tries:
-            self.desk.suspicious(self.desk.home)
+            self.context.suspicious(self.context.home)
             if self.tries % EACH_HOME == 0:
-                self.desk.suspect(self.desk.home)
-            if self.tries >= 2 * EACH_HOME and self.desk.options.census:
-                self.machine.inquirer.census()
+                self.context.suspect(self.context.home)
+            if self.tries >= 2 * EACH_HOME and self.context.options.census:
+                self.search.census()
         self._send()
 
     def gen_fired(self) -> None:
@@ -202,11 +225,11 @@ class Waiter:
         if self.asked is None:
             return
         self.gen = self.gen * 3 // 2
-        self.desk.timer("gen", self.desk.now + self.gen)
-        if self.desk.options.census:
-            self.machine.inquirer.census()
+        self.context.timer("gen", self.context.now + self.gen)
+        if self.context.options.census:
+            self.search.census()
         else:
-            self.machine.regenerate(0, "no token within the regeneration time")
+            self.maker.regenerate(0, "no token within the regeneration time")
 
     def visited(self) -> None:
         """A token came: the regeneration time goes back towards its mean."""
@@ -214,20 +237,20 @@ class Waiter:
 
     def _send(self, new: bool = False) -> None:
         """A new ticket after the token that was here just now, whatever the home has left unanswered; else home."""
-        ahead, seats = self.machine.ahead, self.machine.seats
+        ahead, here = self.ahead, self.here
         if self.tries and not new:
-            self._send_to(self.desk.home, 0)
-        elif (there := ahead.waits_there(self.desk.me, new=True)) != NOBODY:
+            self._send_to(self.context.home, 0)
+        elif (there := ahead.waits_there(self.context.me, new=True)) != NOBODY:
             self._send_to(there, STEPS, ahead.trail.hop)
-        elif (after := seats.passed_to()) != NOBODY:
+        elif (after := here.passed_to()) != NOBODY:
             self._send_to(after, STEPS, ahead.hop_to(after))
         else:
-            self._send_to(self.desk.home, 0 if self.tries else STEPS)
+            self._send_to(self.context.home, 0 if self.tries else STEPS)
 
     def _send_to(self, to: NodeId, steps: int, ahead: int = 0) -> None:
         if self.asked is None:
-            raise InvariantBreach(f"node {self.desk.me} looks for the token on behalf of nobody")
-        wait = AGAIN * self.desk.rto << min(self.tries, 4)
-        self.tries += to == self.desk.home
-        self.desk.timer("want", self.desk.now + wait)
-        self.desk.ask(to, Want(self.desk.me, self.asked, self.late, steps, ahead), self.credit)
+            raise InvariantBreach(f"node {self.context.me} looks for the token on behalf of nobody")
+        wait = AGAIN * self.context.rto << min(self.tries, 4)
+        self.tries += to == self.context.home
+        self.context.timer("want", self.context.now + wait)
+        self.context.ask(to, Want(self.context.me, self.asked, self.late, steps, ahead), self.credit)

@@ -1,0 +1,596 @@
+"""The home's side: who waits, where each token is, and when to look for one that fell silent.
+
+Any node can be a home: the first on the ring from the resource's spot, found by everybody alone (seed 003's "cheap"
+messages, with a better address than a random one). The register is soft state: a home that dies takes it along, the
+waiters ask again, and no safety is lost, since only a token grants.
+
+    WANT ----> register --FEED----> holder          while the token's queue is short: one message, at once
+                   '----HEARD----> holder           when it is long: by the batch, in answers to SEEN (`more`)
+
+A `TokenPost` for each slot:  unknown --SEEN--> known, watched until --silence--> inquiry --> found | replaced
+                                     '---> known, parked (no time limit)
+
+L1  While somebody is registered, some post is watched, or an inquiry runs, or a parked holder was just fed.
+A4  The register is bounded by `REGISTER`; who does not fit is told nothing, and asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Protocol
+
+from softmutex.core.algorithms.wandering.context import place_of, rank, same_token
+from softmutex.core.algorithms.wandering.messages import (
+    Bequest,
+    Feed,
+    Heard,
+    Place,
+    Presence,
+    Queued,
+    Seen,
+    Sight,
+    Want,
+)
+from softmutex.core.algorithms.wandering.precedence import Precedence
+from softmutex.core.algorithms.wandering.settings import (
+    GRACE,
+    LAZY,
+    PARKED_BEAT,
+    PATIENCE,
+    PATIENCE_EACH,
+    QUEUE,
+    SECOND_BEAT,
+    SECOND_EXTRA,
+    SLACK,
+)
+from softmutex.core.events import NOBODY, Duration, Instant, NodeId, RequestId, Ticket, Token
+
+if TYPE_CHECKING:
+    from softmutex.core.algorithms.wandering.search import TokenSearches
+    from softmutex.core.algorithms.wandering.tokens import HeldToken, TokensHere
+    from softmutex.core.algorithms.wandering.watch import LendersRoll
+
+REGISTER: Final = 1 << 18
+LOW: Final = 4  # tickets that are fed one by one; more are given by the batch
+STEPS: Final = 4
+
+
+class TokenPost:
+    """What a home knows of one slot's token."""
+
+    __slots__ = (
+        "again",
+        "heard_at",
+        "idle",
+        "lent",
+        "more",
+        "place",
+        "relayed",
+        "second",
+        "turned_at",
+        "unsure",
+        "until",
+    )
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.until: Instant = 0  # when to look for it; 0: it is parked
+        self.lent: dict[NodeId, RequestId] = {}  # tickets that are, or should be, in its queue
+        self.more = False  # the holder asks for more when its queue is short
+        self.relayed = 0  # times that it was seen
+        self.turned_at: Instant = 0  # when it was first seen in this turn
+        self.unsure: dict[NodeId, None] = {}  # fed since it was last seen
+        self.idle = False  # it was parked when it was fed last: the fed should have come at once
+        self.heard_at: Instant = 0  # from the holder itself, for this place; 0: from others, or it passed it on
+        self.second = False  # we only hear of it from its first watcher
+        self.again = 0  # waiters that asked again since it was last seen
+
+    def fed(self) -> dict[NodeId, RequestId]:
+        """Who was fed to the holder since it was last seen."""
+        return {node: self.lent[node] for node in self.unsure if node in self.lent}
+
+    def follow(self, place: Place, has: tuple[Ticket, ...], all_of_them: bool) -> dict[NodeId, RequestId]:
+        """The token is there, with these in its queue. Who was lent to another one, which is lost or discarded, waits
+        again: all of them as far as a home knows, else those whom this node fed itself."""
+        lost: dict[NodeId, RequestId] = {}
+        if not same_token(self.place, place):
+            lost = self.lent if all_of_them else self.fed()
+            self.turned_at = 0
+        self.place = place
+        self.lent = dict(has)
+        return lost
+
+
+class Borrowing:
+    """With several slots: who waits behind a long turn of one comes to another one that is free.
+
+    A ticket is put into the queue of one token, and the naive way leaves it there: while that turn takes a minute,
+    other tokens become free and stay so. So the home moves it to the one that is, when its holder says that it is
+    parked.
+
+    Each ticket moves but once: it cannot be sent round in a circle. Its old place stays, and is void when it is served.
+    """
+
+    __slots__ = ("here", "moved", "posts")
+
+    def __init__(self, here: TokensHere, posts: dict[int, TokenPost]) -> None:
+        self.here = here
+        self.posts = posts
+        self.moved: dict[NodeId, RequestId] = {}
+
+    def once(self, ticket: Ticket) -> bool:
+        if ticket.request <= self.moved.get(ticket.node, 0):  # they grow: an older one had its turn
+            return False
+        self.moved[ticket.node] = ticket.request
+        return True
+
+    def departed(self, node: NodeId) -> None:
+        self.moved.pop(node, None)
+
+    def for_idle(self, idle: TokenPost | None) -> tuple[Ticket, ...]:
+        """One that waits behind a turn of another slot, of a token that is here or elsewhere."""
+        for ticket in self._behind_a_turn_here():
+            if self.once(ticket):
+                return (ticket,)
+        for post in self.posts.values():
+            for node, request in post.lent.items():
+                if post is not idle and post.until and self.once(Ticket(node, request)):
+                    del post.lent[node]
+                    return (Ticket(node, request),)
+        return ()
+
+    def _behind_a_turn_here(self) -> Iterator[Ticket]:
+        for held in self.here.by_slot.values():
+            if held.using is not None:
+                yield from held.token.queue
+
+    def load(self, slot: int) -> tuple[int, int]:
+        """The free ones first."""
+        held = self.here.by_slot.get(slot)
+        if held is not None:
+            return (len(held.token.queue) + (not held.parked), slot)
+        post = self.posts.get(slot)
+        return (1000, slot) if post is None else (len(post.lent) + (post.until != 0), slot)
+
+
+class Feeder(Protocol):
+    def fed(self, held: HeldToken, tickets: tuple[Ticket, ...], more: bool) -> None:
+        """These wait, and are to be in the queue of a token that is here."""
+
+
+class Home:
+    __slots__ = (
+        "borrowing",
+        "context",
+        "feeder",
+        "here",
+        "late",
+        "looks_after",
+        "posts",
+        "precedence",
+        "ready",
+        "returned_at",
+        "roll",
+        "search",
+        "turn",
+    )
+
+    def __init__(self, here: TokensHere, search: TokenSearches, roll: LendersRoll, feeder: Feeder) -> None:
+        self.context = here.context
+        self.here = here
+        self.search = search
+        self.roll = roll
+        self.feeder = feeder
+        self.ready: dict[NodeId, RequestId] = {}
+        self.late: dict[NodeId, RequestId] = {}  # had their turn less than the least interval ago
+        self.precedence = Precedence(here.context.options)
+        self.posts: dict[int, TokenPost] = {}
+        self.borrowing = Borrowing(here, self.posts)
+        self.looks_after: set[int] = set()  # slots whose holders should ask for more
+        self.turn: Duration = 0  # how long one takes, as far as can be seen from here
+        self.returned_at: Instant = 0  # tickets that did not reach a holder were last fed again
+
+    # --- who waits ---------------------------------------------------------------------------------------------------
+
+    def register(self, want: Want, credit: Duration) -> None:
+        node, request = want.node, want.request
+        for post in self.posts.values():
+            if post.lent.get(node) == request:
+                self._asked_again(post, Ticket(node, request))
+                return
+            if post.lent.get(node, request) < request:
+                del post.lent[node]  # that one had its turn
+        register = self.late if want.late else self.ready
+        if node in self.ready or node in self.late:
+            if node in self.late and not want.late:
+                del self.late[node]
+            elif node in self.ready:
+                register = self.ready
+        elif len(self.ready) + len(self.late) >= REGISTER:
+            return
+        register[node] = request
+        self.precedence.asks(node, self.context.now - credit)
+        if not self.serve():
+            self.context.post(node, Queued(request, self.patience))
+
+    @property
+    def somebody_waits(self) -> bool:
+        return bool(self.ready or self.late)
+
+    @property
+    def patience(self) -> int:
+        waiting = len(self.ready) + len(self.late) + sum(len(post.lent) for post in self.posts.values())
+        return max(PATIENCE, max(PATIENCE_EACH, self.turn * 5 // 4) * waiting)
+
+    def _asked_again(self, post: TokenPost, ticket: Ticket) -> None:
+        """The holder was told and did not come: the FEED was lost, or the holder is."""
+        is_well = self.heard_of(post.place.slot) is not None
+        if not is_well or post.idle:
+            post.again += 1
+        if (post.again >= 2 or post.idle) and self.context.options.census:
+            self.search.start(post.place.slot, "a waiter was fed to the holder and asks again")
+        if not is_well or ticket.node in post.unsure:
+            self._feed(post, (ticket,))
+        self.context.post(ticket.node, Queued(ticket.request, self.patience))
+
+    def _next(self, count: int, holder: NodeId = NOBODY) -> tuple[Ticket, ...]:
+        """First come, first served; the late ones when nobody else waits. Not `holder`, where a node may use several:
+        it would wait for its own turn to end."""
+        but = holder if self.context.options.each > 1 else NOBODY
+        out: list[Ticket] = []
+        for register in (self.ready, self.late):
+            able = min(count - len(out), len(register) - (but in register))
+            out += [Ticket(*self.precedence.take(register, but)) for _ in range(able)]
+        return tuple(out)
+
+    def departed(self, node: NodeId) -> None:
+        """Its turn will not come: an id that left does not return (events.N1)."""
+        for register in (self.ready, self.late, self.precedence.due):
+            register.pop(node, None)
+        self.borrowing.departed(node)
+        for post in self.posts.values():
+            post.lent.pop(node, None)
+
+    # --- to the tokens -----------------------------------------------------------------------------------------------
+
+    def serve(self) -> bool:
+        """Feed tokens whose queue is short. True if an idle one was: then its offer is answer enough."""
+        if not self.ready and not self.late:
+            return False
+        slots, idle = self.context.options.slots, False
+        low = 1 if self.context.options.by_home else LOW
+        for slot in sorted(range(slots), key=self.borrowing.load) if slots > 1 else (0,):
+            held = self.here.by_slot.get(slot)
+            if held is not None:
+                if not held.giving:
+                    self._serve_here(held)
+                continue  # if it is being given away, `moved` serves
+            post = self.posts.get(slot)
+            if post is None and slot in self.context.best:
+                post = self.posts[slot] = TokenPost(self.context.best[slot])
+                self._watch(post, GRACE)
+            if post is None:
+                self.search.start(slot, "somebody waits, and no token was ever seen here")
+                continue
+            if post.place.holder in self.context.gone:
+                self.search.start(slot, "its holder left the group")
+            if self.context.options.ageing and post.until and post.lent and not post.more:
+                post.more = True
+                self._feed(post, ())  # as long as they wait here, a more urgent one comes before them
+            if post.more:
+                self._look_after(slot, len(post.lent))
+            if self.search.running(slot) or post.more:
+                continue
+            room = 1 if low == 1 else QUEUE if post.until == 0 else max(1, low + 1 - len(post.lent))
+            tickets = self._next(room, post.place.holder if post.until else NOBODY)
+            if not tickets:
+                continue
+            if post.until == 0:
+                idle = True
+                post.lent.clear()
+            post.more = len(post.lent) + len(tickets) > low
+            self.lend(post, tickets)
+            if not self.ready and not self.late:
+                break
+        return idle
+
+    def _look_after(self, slot: int, lent: int) -> None:
+        """Its holder is to ask for more when its queue is short. It may not have been told: the token was faster."""
+        if slot not in self.looks_after:
+            self.looks_after.add(slot)
+            self.context.timer(("more", slot), self.context.now + 2 * self.context.rto + (lent + LOW) * self.turn)
+
+    def looked_after(self, slot: int) -> None:
+        self.looks_after.discard(slot)
+        post = self.posts.get(slot)
+        if post is not None and post.more:
+            post.more = False
+            self.serve()
+
+    def _serve_here(self, held: HeldToken) -> None:
+        """The home is the holder."""
+        room = (1 if self.context.options.by_home else QUEUE) - len(held.token.queue)
+        tickets = self._next(room, NOBODY if held.using is None else self.context.me)
+        self.feeder.fed(held, tickets, bool(self.ready or self.late))
+
+    def lend(self, post: TokenPost, tickets: tuple[Ticket, ...]) -> None:
+        if post.until == 0:
+            post.idle = True
+            self._watch(post, GRACE)
+        post.lent.update(tickets)
+        post.unsure.update(dict.fromkeys(ticket.node for ticket in tickets))
+        self._feed(post, tickets)
+
+    def _feed(self, post: TokenPost, tickets: tuple[Ticket, ...]) -> None:
+        self.context.post(post.place.holder, Feed(post.place.slot, tickets, post.more, STEPS))
+
+    def take_along(self, queue: int) -> tuple[tuple[Ticket, ...], bool]:
+        """For a token that came here with so many in its queue: who waits in the register, and whether there are
+        others."""
+        room = (1 if self.context.options.by_home else QUEUE) - queue
+        tickets = self._next(max(0, room))
+        return tickets, self.somebody_waits
+
+    def _relieve(self) -> None:
+        """A free token was taken again by its holder just when somebody was sent to it: is another one free?"""
+        for slot, post in self.posts.items():
+            if post.until == 0 and slot not in self.here.by_slot:
+                tickets = self.borrowing.for_idle(post)
+                if not tickets:
+                    return
+                self.lend(post, tickets)
+
+    # --- where the tokens are ----------------------------------------------------------------------------------------
+
+    def heard_of(self, slot: int) -> Place | None:
+        """Where this node hears from, as it should: whoever misses that token cannot reach its holder, that is all."""
+        post = self.posts.get(slot)
+        if post is None or not post.heard_at or not self.context.is_member(post.place.holder):
+            return None
+        return post.place if (post.until or post.heard_at + PARKED_BEAT + SLACK) > self.context.now else None
+
+    @property
+    def lends(self) -> bool:
+        """Whether it hears from a holder, which has its lease from this node then."""
+        return any(post.heard_at for post in self.posts.values())
+
+    def takes_back_leases(self) -> None:
+        """This node is cut off."""
+        for post in self.posts.values():
+            if post.heard_at and post.until:
+                place = post.place
+                self.context.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
+
+    def misses(self, slot: int) -> bool:
+        """Its holder should have spoken by now."""
+        post = self.posts.get(slot)
+        return post is not None and post.until != 0 and post.until <= self.context.now
+
+    def is_lost(self, slot: int) -> bool:
+        """A death that the membership tells of before the watch noticed: of the holder, or of the home before us."""
+        post = self.posts.get(slot)
+        if post is None:
+            return bool(self.context.best)  # we never heard of this one, but there are tokens: who knew of it left
+        return not self.context.is_member(post.place.holder) or bool(post.second and post.until)
+
+    def holder_is_deaf(self, slot: int, holder: NodeId) -> bool:
+        """It has the token, and does not use it: who waits is not to wait for that. Whether anybody does."""
+        post = self.posts.get(slot)
+        if post is None or post.place.holder != holder:
+            return False
+        post.heard_at = 0
+        return bool(post.until or post.lent)
+
+    def _follow(self, post: TokenPost, place: Place, has: tuple[Ticket, ...]) -> None:
+        lost = post.follow(place, has, all_of_them=self.context.home == self.context.me)
+        there = (place.holder, self.context.me, *post.lent, *self.context.gone)
+        if lost:
+            self.ready = {**{node: lost[node] for node in lost if node not in there}, **self.ready}
+
+    def seen(self, sender: NodeId, seen: Seen) -> None:
+        context, place = self.context, seen.place
+        if not 0 <= place.slot < context.options.slots:
+            return
+        known = context.best.get(place.slot)
+        if known is not None and rank(known) > rank(place) and not same_token(known, place):
+            context.post(place.holder, Sight(0, place.slot, known, Presence.ABSENT, False))
+            return
+        if (
+            context.learn(place, sender)
+            and known is not None
+            and known.holder != context.me
+            and not same_token(known, place)
+        ):
+            context.post(known.holder, Sight(0, place.slot, place, Presence.ABSENT, False))
+        post = self.posts.get(place.slot)
+        if sender != place.holder:
+            self._overheard(place, seen)
+            return
+        if post is None:
+            post = self.posts[place.slot] = TokenPost(place)
+        elif same_token(post.place, place) and place.hop < post.place.hop:
+            return  # overtaken
+        if sender != context.me:
+            self.search.seen(place)
+        known_parked = not post.until and post.place == place
+        hops = place.hop - post.place.hop
+        if post.turned_at and same_token(post.place, place):
+            took = (context.now - post.turned_at) // max(hops, 1)
+            if hops:
+                self.turn = took if not self.turn else self.turn + (took - self.turn) // 4
+            elif took > self.turn:
+                self.turn = took
+        if not seen.lease:
+            post.turned_at = 0  # to be parked is no turn
+        elif hops or not post.turned_at:
+            post.turned_at = context.now
+        if place.slot in self.looks_after:
+            self.looks_after.discard(place.slot)
+            context.cancel(("more", place.slot))
+        if not seen.lease and same_token(post.place, place):
+            for node, request in post.fed().items():  # it is idle: they may still wait. Once, or they would be for ever
+                if node not in (place.holder, context.me) and self.borrowing.once(Ticket(node, request)):
+                    self.ready.setdefault(node, request)
+        self._follow(post, place, context.living(seen.queue))
+        post.unsure.clear()
+        taken_again = post.idle and seen.lease and context.options.slots > 1
+        post.again, post.idle, post.second = 0, False, False
+        post.heard_at = 0 if sender == context.me else context.now
+        if seen.lease:
+            self._watch(post, seen.lease)
+        else:
+            post.until = 0
+            context.cancel(("watch", place.slot))
+        if (seen.lease or hops > 0) and not self.roll.may_lend():
+            context.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
+            return
+        room = (1 if context.options.by_home else QUEUE) - len(post.lent)
+        tickets = self._next(room, sender if seen.lease else NOBODY)
+        tickets = tickets or (() if seen.lease else self.borrowing.for_idle(post))
+        post.more = bool(self.ready or self.late or (tickets and (post.more or len(tickets) > LOW)))
+        post.lent.update(tickets)
+        if tickets and not seen.lease:
+            self._watch(post, GRACE)
+        context.post(sender, Heard(place.slot, place.epoch, place.hop, tickets, post.more, seen.sent))
+        if sender != context.me and context.options.watchers > 1:
+            self._relay(post, seen, known_parked)
+        if taken_again:
+            self._relieve()
+
+    def _relay(self, post: TokenPost, seen: Seen, known_parked: bool) -> None:
+        """The second watcher needs to know less: each other time, and of parking."""
+        post.relayed += 1
+        if post.relayed % SECOND_BEAT != 1 and (seen.lease or known_parked):
+            return
+        lease = SECOND_BEAT * seen.lease
+        for node in self.context.homes(2 if lease else 3):
+            if node not in (self.context.me, seen.place.holder):
+                self.context.post(node, Seen(seen.place, lease, seen.queue))
+                return
+
+    def _overheard(self, place: Place, seen: Seen) -> None:
+        """As a second watcher."""
+        post = self.posts.get(place.slot)
+        if post is None:
+            post = self.posts[place.slot] = TokenPost(place)
+        elif same_token(post.place, place) and place.hop < post.place.hop:
+            return
+        if post.place != place:
+            post.heard_at = post.turned_at = 0
+        self._follow(post, place, self.context.living(seen.queue))
+        if seen.lease:
+            self._watch(post, seen.lease)
+        else:
+            post.until = 0
+            self.context.cancel(("watch", place.slot))
+        post.more = False
+        post.second = True
+        self.serve()
+
+    def moved(self, place: Place, token: Token, stand_in: NodeId) -> None:
+        """We passed it on. If we are one of its watchers, nobody else has to tell us."""
+        post = self.posts.get(place.slot)
+        home = post is not None and self.context.home == self.context.me
+        if self.context.me in token.escort.watch or home or self.ready or self.late:
+            if post is None:
+                post = self.posts[place.slot] = TokenPost(place)
+            self._follow(post, place, token.queue)
+            post.heard_at = 0
+            post.more = token.escort.more
+            first = self.context.me == token.escort.watch[0] if token.escort.watch else True
+            self._watch(post, GRACE if first else GRACE + SECOND_EXTRA)
+            if first and stand_in not in (NOBODY, place.holder):
+                # Who watched over us while we were the holder is the second one again, and waits longer.
+                self.context.post(stand_in, Seen(place, GRACE + SECOND_EXTRA, token.queue))
+            self.serve()
+
+    def _watch(self, post: TokenPost, span: int) -> None:
+        post.until = self.context.now + span
+        if self.context.options.watch:
+            self.context.timer(("watch", post.place.slot), post.until)
+
+    def watch_fired(self, slot: int) -> None:
+        post = self.posts.get(slot)
+        if post is not None and post.until and self.here.by_slot.get(slot) is None:
+            self.search.start(slot, "its watcher hears nothing of it")
+
+    def found(self, place: Place, presence: Presence) -> None:
+        """An inquiry ended well."""
+        post = self.posts.get(place.slot)
+        if post is None:
+            if not (self.ready or self.late):
+                return
+            post = self.posts[place.slot] = TokenPost(place)
+        if not same_token(post.place, place):
+            self._follow(post, place, ())
+        post.place = place
+        post.heard_at = 0
+        post.again = 0
+        if presence is Presence.PARKED and not post.lent:
+            post.until = 0
+            self.context.cancel(("watch", place.slot))
+        else:
+            self._watch(post, GRACE)
+            lent = tuple(Ticket(node, request) for node, request in post.lent.items())
+            if lent and presence is Presence.PARKED:
+                self._feed(post, lent[:QUEUE])
+                post.lent.clear()  # once: who is not there any more would be fed for ever
+        post.more = False
+        self.serve()
+
+    def queue_for(self, slot: int) -> tuple[tuple[Ticket, ...], bool]:
+        """For a token made here: those that the lost one had, then those in the register."""
+        post = self.posts.get(slot)
+        lent = dict(post.lent) if post is not None else {}
+        if slot != 0 and post is None:
+            return ((), False)
+        for node, request in self._next(max(0, QUEUE - len(lent))):
+            lent[node] = request
+        return tuple(Ticket(*item) for item in lent.items())[:QUEUE], bool(self.ready or self.late)
+
+    def made(self, token: Token) -> None:
+        post = self.posts.get(token.slot)
+        if post is not None:
+            post.place = place_of(token, self.context.me)
+            post.until = 0
+            self.context.cancel(("watch", token.slot))
+
+    # --- succession --------------------------------------------------------------------------------------------------
+
+    def hand_over(self, to: NodeId) -> None:
+        """Another node is the home now: it gets the register, and where the tokens are."""
+        if to == self.context.me:
+            return
+        for node, request in (*self.ready.items(), *self.late.items()) if self.context.options.ageing else ():
+            late, credit = node not in self.ready, self.precedence.lead((node,), self.context.now)
+            self.context.ask(to, Want(node, request, late, 0), credit)  # each with its due time, as a ticket has none
+        tickets = self._next(REGISTER)[: 0 if self.context.options.ageing else None]
+        places: list[Place | None] = [post.place for post in self.posts.values()] or [None]
+        for at in range(max(len(places), -(-len(tickets) // QUEUE))):
+            self.context.post(to, Bequest(places[min(at, len(places) - 1)], tickets[at * QUEUE : (at + 1) * QUEUE]))
+
+    def bequeathed(self, bequest: Bequest) -> None:
+        """From the home before us, in order; or, without a place, given back by a holder: those had come to the head of
+        the register, and go there again. At its end they would wait for another round."""
+        place, news = bequest.place, False
+        if place is None:
+            for post in self.posts.values():
+                post.more = False  # the holder that was told so has not heard it
+            self.ready = {**dict(bequest.tickets), **self.ready}
+        elif self.context.learn(place):
+            news = True
+            post = self.posts.setdefault(place.slot, TokenPost(place))
+            post.place = place
+            self._watch(post, GRACE)
+        for node, request in self.context.living(bequest.tickets):
+            self.ready.setdefault(node, request)
+        if not news and self.context.now < self.returned_at + LAZY:
+            self.context.timer(
+                "serve", self.returned_at + LAZY
+            )  # nobody knows better yet: not to and fro at full speed
+        else:
+            self.serve_returned()
+
+    def serve_returned(self) -> None:
+        self.returned_at = self.context.now
+        self.serve()
