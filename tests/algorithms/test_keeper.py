@@ -29,6 +29,15 @@ SEEDS: dict[int, str] = {  # what each of them taught
     340: "a token whose refusal is on its way is not lost",
     342: "a ticket that is on its way to one token is not fed to another",
     345: "members that only others know are asked",
+    49: "an heir that leaves as well says so; a leaver does not wait for it",
+    222: "who joins while a token is searched for is asked at once; a leaver takes its ticket back",
+    403: "who did not answer the search gets no token for a claim of before it",
+    410: "a ticket of somebody who wants nothing is taken back, not fed to its own node for ever",
+    6006: "who slept knows the times of holds vaguely: told is what is certain",
+    6047: "the ticket of a leaver, claimed while tokens were refused to a proposer, is taken back too",
+    6074: "who promised a later term does not install itself in an earlier one",
+    21006: "keeper and holder die at once: who waits asks again sooner where turns are short, and not all at one time",
+    21021: "who others know to have left does not count",
 }
 
 

@@ -131,8 +131,19 @@ class Desk(Outbox):
         self._ring.update(joined, left)
         for node in left:
             self.silent.pop(node, None)
-        self.departed = (*self.departed, *left)[-DEPARTED:]
+        self.departed = (*(node for node in self.departed if node not in left), *left)[-DEPARTED:]
         self.joined = tuple(node for node in (*self.joined, *joined)[-JOINED:] if node not in left)
+
+    def learn_departed(self, nodes: Sequence[NodeId]) -> None:
+        """Others know it first."""
+        new = tuple(node for node in nodes if node not in self.departed and node in self.members and node != self.me)
+        if new:
+            self.departed = (*self.departed, *new)[-DEPARTED:]
+
+    @property
+    def departed_members(self) -> int:
+        """They count no more, though the group shows them still."""
+        return sum(node in self.members for node in self.departed)
 
     def tell_keeper(self, to: NodeId, number: int = 0) -> None:
         self.post(to, Keeps(self.term, self.keeper, number))

@@ -340,6 +340,8 @@ class Holder:
 
     def fed(self, message: Fed) -> None:
         slot = message.token.slot
+        if not self._waiter.waiting:
+            message = self._without_mine(message)
         seat = self.seats.get(slot)
         if seat is not None and rank(seat.token) == rank(message.token) and seat.giving is None:
             self._add(seat, message)
@@ -351,6 +353,14 @@ class Holder:
             seat.late = (*seat.late, message)[-QUEUE:]  # until it is known who has the token
         else:
             self._send_after(message)
+
+    def _without_mine(self, fed: Fed) -> Fed:
+        """This node wants nothing: the keeper believed a claim that was served already, and would feed it for ever."""
+        desk = self._desk
+        for ticket in fed.tickets:
+            if ticket.node == desk.me:
+                desk.post(desk.keeper, Unclaimed(ticket))
+        return fed._replace(tickets=tuple(ticket for ticket in fed.tickets if ticket.node != desk.me))
 
     def _send_after(self, message: Fed) -> None:
         """Where the token went; or back to the keeper, which knows more some day."""
@@ -376,7 +386,7 @@ class Holder:
     # --- the lease ---------------------------------------------------------------------------------------------------
 
     def slack(self) -> Duration:
-        return min(max(from_seconds(self._options.slack), 3 * self._desk.patience.wait(0)), 5 * SECOND)
+        return min(max(from_seconds(self._options.slack), 4 * self._desk.patience.wait(0)), 5 * SECOND)
 
     def _pace(self, seat: Seat) -> Duration:
         age = 0 if seat.using is None else self._desk.now - seat.granted_at

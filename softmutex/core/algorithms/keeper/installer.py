@@ -27,7 +27,7 @@ from softmutex.core.algorithms.keeper.holder import LEASE_MOST, Holder
 from softmutex.core.algorithms.keeper.messages import Propose, Report
 from softmutex.core.algorithms.keeper.office import Office, announce
 from softmutex.core.algorithms.keeper.waiter import PROMISE
-from softmutex.core.events import NOBODY, SECOND, FactKind, Instant, NodeId, Token
+from softmutex.core.events import NOBODY, SECOND, Duration, FactKind, Instant, NodeId, Token
 
 LATELY: Final = 2 * SECOND  # the keeper was heard: it lives
 WAIT_MOST: Final = 2 * SECOND  # between two rounds of questions
@@ -54,13 +54,26 @@ class Asked(NamedTuple):
 
 
 class Round:
-    __slots__ = ("alive", "asked", "asked_as", "begun", "due", "number", "reports", "strangers", "term", "tries")
+    __slots__ = (
+        "alive",
+        "asked",
+        "asked_as",
+        "begun",
+        "copies",
+        "due",
+        "number",
+        "reports",
+        "strangers",
+        "term",
+        "tries",
+    )
 
     def __init__(self, number: int, term: int, now: Instant) -> None:
         self.number = number & ~NUMBERS
         self.term = term
         self.begun = now
         self.tries = 0
+        self.copies = 0  # of the question
         self.due: Instant = 0  # when those that are missing are asked again
         self.asked: set[NodeId] = set()
         self.strangers: dict[NodeId, None] = {}  # members that others know
@@ -132,11 +145,29 @@ class Installer:
             for node in self._desk.departed:
                 current.strangers.pop(node, None)
                 current.reports.pop(node, None)
-            self._hurry(current)
+            self._ask_newcomers(current)
             self._decide()
 
+    def _ask_newcomers(self, current: Round) -> None:
+        """At once: where somebody comes each second, all would never have answered at one time."""
+        desk = self._desk
+        new = [node for node in (*desk.members, *current.strangers) if node not in current.asked and node != desk.me]
+        new = [node for node in new if node not in desk.departed]
+        if new:
+            self._propose(current, new)
+            self._hurry(current)
+
+    def _propose(self, current: Round, nodes: list[NodeId]) -> None:
+        desk = self._desk
+        current.copies += 1
+        number = current.number + min(current.copies, NUMBERS)
+        current.asked_as.setdefault(number, Asked(desk.now, len(desk.members) + len(current.strangers)))
+        current.asked.update(nodes)
+        for node in nodes:
+            desk.post(node, Propose(number, current.term, desk.departed))
+
     def _hurry(self, current: Round) -> None:
-        at = self._desk.now + self._desk.patience.wait(0) // 4
+        at = self._desk.now + self._desk.patience.wait(0)
         if at < current.due:
             current.due = at
             self._desk.timer("round", at)
@@ -180,18 +211,17 @@ class Installer:
     def _ask(self, current: Round) -> None:
         desk = self._desk
         now = desk.now
-        number = current.number + min(1 + current.tries, NUMBERS)
-        current.asked_as.setdefault(number, Asked(now, len(desk.members) + len(current.strangers)))
         final = current.term == desk.term and all(now >= self.office.lent_until(s) for s in self.office.missing())
+        nodes: list[NodeId] = []
         for node in (*desk.members, *current.strangers):
-            if node == desk.me:
+            if node == desk.me or node in desk.departed:
                 continue
             answered = current.reports.get(node)
             if answered is None or self._is_passing(answered.report) or self._is_to_promise(current, answered, final):
                 if current.tries == 2 and answered is None:
                     desk.suspect(node)
-                current.asked.add(node)
-                desk.post(node, Propose(number, current.term, desk.departed))
+                nodes.append(node)
+        self._propose(current, nodes)
         wait = min(desk.patience.wait(0) << min(current.tries, 4), WAIT_MOST)
         current.tries += 1
         if current.tries > 2 and now - current.begun > ISOLATED_AFTER and not self.is_majority(current):
@@ -203,7 +233,7 @@ class Installer:
     def _is_to_promise(self, current: Round, answered: Answer, final: bool) -> bool:
         """Who kept no promise yet, or may not keep it much longer, where all promises together are enough."""
         desk = self._desk
-        have_all = all(node in current.reports or node == desk.me for node in desk.members)
+        have_all = all(n in current.reports or n == desk.me or n in desk.departed for n in desk.members)
         hopeful = final or (current.term == desk.term and have_all)
         is_old = desk.now - answered.asked_at > PROMISE // 2
         return hopeful and (not answered.report.promised or answered.unknown > 0 or is_old)
@@ -224,14 +254,25 @@ class Installer:
             heard = 1 << 50
         if promised:
             self._promise = (propose.term, sender, desk.now + PROMISE)
+            self._yield_to(sender, propose.term)
         best = tuple(desk.best.values())[:8]
         members = len(desk.members) - sum(node in desk.members for node in propose.left)
         answer = Report(
             propose.number, promised, desk.term, desk.keeper, min(heard, 1 << 50), members, desk.joined,
-            holder.here(), holder.passing(), best,
+            desk.departed[-8:], holder.here(), holder.passing(), best,
         )  # fmt: skip
         desk.post(sender, answer)
         return promised
+
+    def _yield_to(self, sender: NodeId, term: int) -> None:
+        """Who promised a later term has no use for an earlier one: two would be installed."""
+        desk, mine = self._desk, self._round
+        if sender != desk.me and mine is not None and mine.number and desk.term < mine.term < term:
+            self._begin_later(min(PROMISE, 4 * desk.patience.wait(0)))
+
+    def _begin_later(self, span: Duration) -> None:
+        self._round = Round(0, 0, self._desk.now)
+        self._desk.timer("round", self._desk.now + round(span * (1 + self._desk.rng.random()) / 2))
 
     def _promises(self, sender: NodeId, term: int) -> bool:
         desk = self._desk
@@ -262,7 +303,8 @@ class Installer:
         strangers = [n for n in report.joined if n not in self._desk.members and n not in self._desk.departed]
         if any(node not in current.strangers for node in strangers) and len(current.strangers) < STRANGERS:
             current.strangers.update(dict.fromkeys(strangers))
-            self._hurry(current)
+            self._ask_newcomers(current)
+        self._desk.learn_departed(report.left)
         known = max(asked.known, len(self._desk.members) + len(current.strangers))
         current.reports[sender] = Answer(report, asked.at, max(0, report.members - known))
         keeper_lives = report.keeper not in (NOBODY, self._desk.me) and report.heard < LATELY
@@ -280,14 +322,15 @@ class Installer:
         count = self._count(current)
         mine = 1 + sum(answer.report.promised for answer in current.reports.values())
         if desk.when_isolated == "proceed":
-            awaited = [n for n in desk.members if n != desk.me and n not in current.reports and n not in desk.silent]
+            heard = {desk.me, *current.reports, *desk.silent, *desk.departed}
+            awaited = [node for node in desk.members if node not in heard]
             return current.tries > 3 or not awaited or 2 * mine > count
         return 2 * mine > count or (2 * mine == count and current.term == desk.term)
 
     def _count(self, current: Round) -> int:
         """Who counts: all that this node knows, or somebody else does, and that did not leave."""
         unknown = max((answer.unknown for answer in current.reports.values()), default=0)
-        return len(self._desk.members) + len(current.strangers) + unknown
+        return len(self._desk.members) - self._desk.departed_members + len(current.strangers) + unknown
 
     def _decide(self) -> None:
         desk = self._desk
@@ -301,6 +344,9 @@ class Installer:
             count = self._count(current)
             patience = UNKNOWN if len(current.reports) + 1 >= count else UNKNOWN_TO_SOME
             if known == 0 and self._since is not None and desk.now - self._since < patience:
+                return
+            if known == 0 and desk.now - current.begun > PROMISE // 2:  # they may have promised others meanwhile
+                self._begin_later(desk.patience.wait(0))
                 return
             self._install(current)
             if len(current.reports) + 1 >= count:
@@ -340,6 +386,7 @@ class Installer:
                     office.found(name, desk.me)
         for slot in office.missing():
             if self.is_gone(current, slot):
+                office.forget_silent(current.begun, current.reports)
                 self._generate(slot)
         if not office.missing():
             for node in current.reports:
@@ -367,7 +414,8 @@ class Installer:
         if 1 + len(fresh) >= members:
             return True
         if desk.now - current.begun < ANSWER and any(
-            node not in fresh and node != desk.me and node not in desk.silent for node in desk.members
+            node not in fresh and node != desk.me and node not in desk.silent and node not in desk.departed
+            for node in desk.members
         ):
             return False  # they may be about to say that it is there
         enough = 2 * (1 + len(fresh)) >= members if desk.when_isolated != "proceed" else True

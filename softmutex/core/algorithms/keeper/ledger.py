@@ -144,8 +144,8 @@ class Ledger:
             self._desk.timer(("case", case.number), self._desk.now + AGAIN)
 
     def _compare(self, one: Known, two: Known) -> None:
-        length = min(one.ended, two.ended) - max(one.begun, two.begun)
-        if one.token != two.token and one.node != two.node and length > one.error + two.error:
+        length = min(one.ended, two.ended) - max(one.begun, two.begun) - one.error - two.error  # at least
+        if one.token != two.token and one.node != two.node and length > 0:
             self._desk.post(one.node, Told(one.request, two.node, two.request, length))
             self._desk.post(two.node, Told(two.request, one.node, one.request, length))
 

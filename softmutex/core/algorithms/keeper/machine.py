@@ -49,6 +49,7 @@ from softmutex.core.events import (
     Silenced,
     Slept,
     Started,
+    Ticket,
     TimerName,
     Withdrawn,
 )
@@ -62,6 +63,7 @@ PATIENCE: Final = SECOND // 5  # of a hand-over, before a round trip was measure
 RESENDS: Final = 3
 LINGER: Final = SECOND // 10  # who departs answers for so long, or longer where the network is slow
 FIRST_EPOCH: Final = 1  # of a founder's tokens
+HEIR_ANSWERS: Final = 5 * SECOND // 2  # at most, or the next one is asked
 TELL: Final = 2 * SECOND  # a former keeper is told again
 
 
@@ -88,6 +90,7 @@ class Keeper(Algorithm):
         "_ledger",
         "_linger_until",
         "_office",
+        "_refusals",
         "_waiter",
     )
 
@@ -103,6 +106,7 @@ class Keeper(Algorithm):
         self._office = Office(self._desk, options, self._installer.search)
         self._installer.connect(self._office, self._holder, self._claim_again)
         self._bequeathed_to: NodeId = NOBODY
+        self._refusals = 0  # of those that leave as well
         self._linger_until: Instant = 0
         self._departed = False
 
@@ -296,8 +300,11 @@ class Keeper(Algorithm):
                 desk.former.remove(sender)
             if sender == desk.keeper:
                 self._waiter.thaw()
-            if sender == self._bequeathed_to:
+            if sender == self._bequeathed_to and not desk.keeps:
                 self._bequeathed_to = NOBODY
+            elif sender == self._bequeathed_to and self._refusals < len(desk.members):
+                self._refusals += 1
+                self._linger_until = desk.now  # it leaves as well: to the next one
         elif (message.term, message.keeper) < (desk.term, desk.keeper):
             desk.tell_keeper(sender)
 
@@ -372,6 +379,8 @@ class Keeper(Algorithm):
         desk = self._desk
         desk.leaving = True
         self._waiter.waiting.clear()
+        if self._waiter.claimed and not desk.keeps:
+            desk.post(desk.keeper, Unclaimed(Ticket(desk.me, self._waiter.claimed)))
         self._waiter.claim = 0
         self._handover.renounce(desk.out)
         self._holder.advance_all()
@@ -401,18 +410,19 @@ class Keeper(Algorithm):
         holders = [post.holder for post in self._office.posts.values()]
         others = [node for node in desk.members if node != desk.me and node not in desk.silent]
         heirs = list(dict.fromkeys([*(node for node in holders if node in others), *others]))
+        patience = max(LINGER, min(2 * desk.patience.wait(0), HEIR_ANSWERS))
         if heirs and (self._bequeathed_to == NOBODY or desk.now >= self._linger_until):
             at = 0 if self._bequeathed_to not in heirs else (heirs.index(self._bequeathed_to) + 1) % len(heirs)
             self._bequeathed_to = heirs[at]
             desk.post(heirs[at], self._office.bequest())
-            self._linger_until = desk.now + max(LINGER, 2 * desk.patience.wait(0))
+            self._linger_until = desk.now + patience
             desk.timer("linger", self._linger_until)
 
     def _bequeathed(self, sender: NodeId, message: Legacy) -> None:
         desk = self._desk
-        if desk.leaving or message.term <= desk.term or (sender != desk.keeper and desk.keeper != NOBODY):
-            if not desk.leaving:
-                desk.tell_keeper(sender)
+        leaves = desk.leaving and not (self._holder.using and len(desk.members) == 2)
+        if leaves or message.term <= desk.term or (sender != desk.keeper and desk.keeper != NOBODY):
+            desk.tell_keeper(sender)
             return
         desk.follow(message.term, desk.me)
         desk.former = []

@@ -101,6 +101,7 @@ class Report(NamedTuple):
     heard: Duration  # since the keeper was heard; 0: this node is the keeper
     members: Count  # how many this node knows, without those that the proposer knows to have left
     joined: Annotated[tuple[NodeId, ...], "<=8"]  # the last of them: the proposer may not know them yet
+    left: Annotated[tuple[NodeId, ...], "<=8"]  # the last of them: the proposer may count them still
     here: Names
     passing: Names  # committed to others, and not confirmed
     best: Names  # the best token of each slot that it ever heard of

@@ -14,7 +14,7 @@ O3  A ticket leaves the register only into a token; it comes back when a BEAT sh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from softmutex.core.algorithms.keeper.desk import Desk, KeeperOptions, rank
@@ -40,6 +40,8 @@ FEED: Final = (
 )
 PATIENCE: Final = 6 * SECOND  # of a waiter whose claim is in the register, or
 PATIENCE_EACH: Final = 6 * SECOND  # so long for each of those that wait: together they ask once in so long
+PATIENCE_LEAST: Final = 2 * SECOND  # where turns are so short that all are served before they ask again
+ROUNDS: Final = 4  # so many times as long as those turns take that wait before it
 ROLL_FRESH: Final = SECOND // 2  # a roll call allows the longest lease for so long, a shorter one so much longer,
 ROLL_OLD: Final = 5 * SECOND // 2  # and none after that
 ON_ITS_WAY: Final = SECOND  # a ticket that a beat does not show may be
@@ -49,6 +51,7 @@ LATE: Final = 3 * SECOND // 10  # of a beat
 class Waits(NamedTuple):
     request: RequestId
     since: Instant
+    claimed_at: Instant
     fed_at: Instant = 0  # when it was put into a token's queue
     fed_hop: int = 0  # of the token, as it was known then
 
@@ -56,7 +59,7 @@ class Waits(NamedTuple):
 class Post:
     """One slot: the token that the keeper believes in."""
 
-    __slots__ = ("due", "fed", "holder", "lent_until", "missing", "more", "name", "parked", "sent")
+    __slots__ = ("due", "fed", "holder", "lent_until", "missing", "more", "name", "parked", "sent", "turn", "turned_at")
 
     def __init__(self, name: Name, holder: NodeId, lent_until: Instant, due: Instant) -> None:
         self.name = name
@@ -67,7 +70,18 @@ class Post:
         self.missing = False  # it is searched for
         self.sent: Instant = 0  # the last beat, by its sender's clock
         self.more = False  # as the holder was told last
+        self.turn: Duration = 10 * SECOND  # how long one takes, hand-over included, at the most
+        self.turned_at: Instant = 0  # the first beat of this hop
         self.fed: dict[NodeId, Waits] = {}  # tickets in its queue
+
+    def count_turns(self, hop: int, now: Instant) -> None:
+        """Before `name` is that of the beat."""
+        if hop > self.name.hop:
+            if self.turned_at:
+                self.turn = (self.turn + (now - self.turned_at) // (hop - self.name.hop)) // 2
+            self.turned_at = now
+        elif self.turned_at and not self.parked:
+            self.turn = max(self.turn, now - self.turned_at)
 
 
 class Office:
@@ -182,6 +196,13 @@ class Office:
             self._take_back(post)
             self._search()
 
+    def forget_silent(self, since: Instant, answered: Collection[NodeId]) -> None:
+        """A token went missing, and who did not answer since may have been taken with it: let them claim again."""
+        here = {*answered, self._desk.me}
+        for node in [n for n, t in self.register.items() if t.claimed_at < since and n not in here]:
+            ticket = self.register.pop(node)
+            self._desk.post(node, Entered(ticket.request, self._desk.term, 0))
+
     def _take_back(self, post: Post) -> None:
         """What was fed to a token that is missing, first of all."""
         before = self.register
@@ -206,6 +227,7 @@ class Office:
         if beat.token.hop < post.name.hop or (post.holder == sender and beat.sent < post.sent):
             return  # of an earlier holder, or late
         post.sent = beat.sent
+        post.count_turns(beat.token.hop, desk.now)
         post.name, post.holder, post.parked = beat.token, sender, beat.parked
         self._reconcile(post, beat)
         if beat.parked:
@@ -285,11 +307,19 @@ class Office:
         if not known:
             for post in self.posts.values():
                 post.fed.pop(node, None)
-            self.register[node] = Waits(claim.request, desk.now - claim.waited if old is None else old.since)
+            self.register[node] = Waits(claim.request, desk.now - claim.waited if old is None else old.since, desk.now)
         waiting = len(self.register) + sum(len(post.fed) for post in self.posts.values())
-        desk.post(node, Entered(claim.request, desk.term, max(PATIENCE, PATIENCE_EACH * waiting)))
+        patience = self._patience(waiting)
+        if not known and old is None:  # spread: all who came at once would ask at once, and nobody before that
+            patience = min(patience, PATIENCE + round((patience - PATIENCE) * desk.rng.random()))
+        desk.post(node, Entered(claim.request, desk.term, patience))
         if not known:
             self.feed_all()
+
+    def _patience(self, waiting: int) -> Duration:
+        """Several times as long as it should take, or so long that all together ask at their pace."""
+        turn = max((post.turn for post in self.posts.values()), default=SECOND)
+        return max(PATIENCE_LEAST, min(max(PATIENCE, PATIENCE_EACH * waiting), ROUNDS * waiting * turn))
 
     def unclaimed(self, ticket: Ticket) -> None:
         node, request = ticket
@@ -381,7 +411,7 @@ class Office:
         for name, holder in zip(bequest.tokens, bequest.holders, strict=False):
             self.found(name, holder)
         for ticket in bequest.tickets:
-            self.register[ticket.node] = Waits(ticket.request, desk.now)
+            self.register[ticket.node] = Waits(ticket.request, desk.now, desk.now)
         for post in self.posts.values():
             desk.tell_keeper(post.holder)
         if self.missing():

@@ -55,6 +55,11 @@ class Waiter:
     def started(self, hint: NodeId) -> None:
         self._hint = hint
 
+    @property
+    def claimed(self) -> RequestId:
+        """The last one; the keeper may have it still."""
+        return self._serial
+
     def next(self) -> RequestId:
         request = next(iter(self.waiting))
         del self.waiting[request]
