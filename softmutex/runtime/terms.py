@@ -126,10 +126,10 @@ def plan(name: str, settings: Settings) -> Plan:
         options["min_interval"] = settings["min_interval"]
     ageing, weight = settings["ageing"], settings["weight"]
     check_priority(name, settings["priority"], ageing, machine or plugins.algorithm(algorithm))
-    if ageing and settings["slots"] > 1:
-        weight = weight or 1  # who comes first is said at the gate, of one slot
-    elif ageing:
-        options["ageing"] = ageing
+    if ageing:
+        options["ageing"] = ageing  # of several slots, too: who does not say it goes past the gate
+        if settings["slots"] > 1:
+            weight = weight or 1  # who comes first is said at the gate, of one slot
     if settings["slots"] > 1 and has_switch(machine or plugins.algorithm(algorithm), "each"):
         options.setdefault("each", settings["slots"])  # one node may use all of them, where nobody says otherwise
     terms = Terms(algorithm, settings["slots"], timing, json.dumps(options, sort_keys=True) if options else "", machine)
@@ -145,16 +145,16 @@ def plan(name: str, settings: Settings) -> Plan:
         weight,
         settings["priority"],
     )
-    return Plan(name, terms, policy, None if weight is None else gate_of(name, terms, policy, options, ageing))
+    return Plan(name, terms, policy, None if weight is None else gate_of(name, terms, policy, options))
 
 
-def gate_of(name: str, terms: Terms, policy: Policy, options: Mapping[str, Any], ageing: float | None) -> Plan:
+def gate_of(name: str, terms: Terms, policy: Policy, options: Mapping[str, Any]) -> Plan:
     """The mutex at which those wait who say a weight. All members make the same of it."""
     weight, most = policy.weight or 1, min(terms.slots, terms.holds_of_one_node() if terms.slots > 1 else 1)
     if weight > most:
         limit = f"slots is {terms.slots}" if most == terms.slots else f"one node may use {most} of {terms.slots} slots"
         raise ConfigError(f"the mutex {name!r}: a hold of weight {weight} never fits, for {limit}.")
-    one = {key: value for key, value in options.items() if key != "each"} | ({"ageing": ageing} if ageing else {})
+    one = {key: value for key, value in options.items() if key != "each"}
     terms = replace(terms, slots=1, options=json.dumps(one, sort_keys=True) if one else "")
     return Plan(gate_name(name), terms, replace(policy, max_hold=None, weight=None))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -76,6 +77,47 @@ def test_one_that_waits_is_overtaken_only_for_its_steps():
 
     in_a_group(5, story)
     assert 5 <= order.index("patient") <= 25  # of turns of two seconds: two steps of ten are ten of them
+
+
+def test_whoever_does_not_say_what_a_step_is_worth_does_not_go_past_those_who_do():
+    async def story(nodes: list[Node]) -> None:
+        for slots in (1, 3):
+            name = f"link {slots}"
+            async with nodes[0].mutex(name, slots=slots, ageing=AGEING_S):
+                for other in (None, 2 * AGEING_S):
+                    with pytest.raises(ConfigError, match="ageing"):
+                        await nodes[1].mutex(name, slots=slots, ageing=other).acquire()
+
+    in_a_group(2, story)
+
+
+@pytest.mark.parametrize("slots", [2, 4])
+def test_of_several_slots_only_who_collects_and_those_on_their_way_come_before_who_counts_as_older(slots: int):
+    asked: dict[int, tuple[float, float]] = {}  # when, and as what it counts
+    entered: list[tuple[float, int]] = []
+
+    async def story(nodes: list[Node]) -> None:
+        rng, loop = random.Random(slots), asyncio.get_running_loop()
+
+        async def task(number: int, after_s: float, priority: int) -> None:
+            await asyncio.sleep(after_s)
+            asked[number] = loop.time(), loop.time() - priority * AGEING_S
+            mutex = nodes[number % len(nodes)].mutex("link", slots=slots, ageing=AGEING_S, priority=priority)
+            async with mutex:
+                entered.append((loop.time(), number))
+                await asyncio.sleep(2.0)
+
+        async with asyncio.timeout(3600), asyncio.TaskGroup() as group:
+            for number in range(48):
+                group.create_task(task(number, rng.uniform(0, 28.8 / slots), rng.choice((0, 0, 0, 1, 2, 5, 9))))
+
+    in_a_group(6, story)
+    assert len(entered) == 48
+    overtaken = [
+        sum(asked[one][0] < then < at and asked[other][1] > asked[one][1] + 0.25 for then, other in entered)
+        for at, one in entered
+    ]
+    assert max(overtaken) <= 12  # in the order in which they asked it would be more than twenty
 
 
 def test_what_knows_no_priorities_refuses_them_with_what_to_do():

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from softmutex import ConfigError
 from softmutex.core.algorithms.wandering import Wandering
 from softmutex.core.events import Effect, Event, Grant, Instant, NodeId, Requested, from_seconds
 from softmutex.sim import Scenario, simulate
@@ -142,9 +141,10 @@ def test_the_laws_of_the_algorithm_hold_with_priorities_whatever_happens(name: s
     assert [violation.law for violation in result.violations] == []
 
 
-def test_of_several_slots_there_are_no_priorities_in_the_machine_itself():
-    with pytest.raises(ConfigError, match="at one slot only"):
-        simulate(Scenario(algorithm=Urgent, nodes=3, slots=2, options={"ageing": 5.0}))
+def test_of_several_slots_the_machine_leaves_priorities_to_the_gate():
+    same: dict[str, Any] = {"nodes": 7, "slots": 2, "op_s": 0.5, "duration_s": 100.0, "seed": 8, "delay_s": 0.005}
+    ageing, plain = (simulate(Scenario(algorithm=Urgent, options=each, **same)) for each in ({"ageing": 5.0}, {}))
+    assert ageing.sent == plain.sent
 
 
 def test_without_ageing_priorities_change_nothing():

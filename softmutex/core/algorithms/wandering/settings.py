@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from softmutex.core.errors import ConfigError
 from softmutex.core.events import SECOND, Duration, from_seconds
 from softmutex.core.machine import Setup
 from softmutex.core.options import Options, within
@@ -65,6 +64,7 @@ class Switches(WanderingOptions):
 
     slots: int = 1
     when_isolated: str = "wait"
+    gate_ageing: float = 0.0  # of several slots: priorities are said at the gate, but all members say the same
     place: int = 0  # of the resource on the ring of nodes: spreads the homes of many resources
 
     @property
@@ -75,9 +75,11 @@ class Switches(WanderingOptions):
 
 def read_switches(setup: Setup, algorithm: str) -> Switches:
     options = WanderingOptions.read(setup.options, algorithm)
-    if options.ageing and setup.slots > 1:
-        raise ConfigError(f"{algorithm!r}: there are priorities at one slot only, and slots is {setup.slots}")
-    return Switches(**asdict(options), slots=setup.slots, when_isolated=setup.when_isolated, place=setup.place)
+    gate_ageing = options.ageing if setup.slots > 1 else 0.0
+    if gate_ageing:
+        options = replace(options, ageing=0.0)
+    said = {"slots": setup.slots, "when_isolated": setup.when_isolated, "place": setup.place}
+    return Switches(**asdict(options), **said, gate_ageing=gate_ageing)
 
 
 def least_interval(options: WanderingOptions, timing: Timing) -> Duration:
@@ -89,6 +91,6 @@ def fingerprint(options: Switches, timing: Timing) -> int:
     text = (
         f"wandering 1 {options.slots} {options.each} {least_interval(options, timing)} {options.hints} {options.watch}"
     )
-    if options.ageing:
-        text += f" ageing {options.ageing:g}"
+    if ageing := options.ageing or options.gate_ageing:
+        text += f" ageing {ageing:g}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") | 1
