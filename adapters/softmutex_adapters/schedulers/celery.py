@@ -39,8 +39,11 @@ from softmutex import AcquireTimeout, Node
 from softmutex.agent.place import VARIABLE, Door
 from softmutex.agent.server import serve
 from softmutex.client import SoftMutex
-from softmutex.core.errors import SoftMutexError
+from softmutex.core.errors import ConfigError, SoftMutexError
+from softmutex.core.names import check_name
+from softmutex.runtime.options import SETTINGS, read_one
 from softmutex.saying import logger
+from softmutex.values import duration_s
 
 LEAST_S, MOST_S = 1.0, 50.0  # between two tries
 KEEP_S: Final = 60.0  # that long its place in the queue is kept meanwhile
@@ -166,12 +169,28 @@ class SoftMutexTask(Task):  # type: ignore[misc]
         return min(max(self._usual_s, LEAST_S), MOST_S) * random.uniform(0.5, 1.5)
 
 
-def in_turn(name: str, *, wait: float = 5.0, give_up: float | None = None, **options: Any) -> dict[str, Any]:
-    """Keywords for `app.task`. The further options are those of the agent's clients: `slots`, `max_hold`, ..."""
+def in_turn(
+    name: str, *, wait: float | str = 5.0, give_up: float | str | None = None, **options: Any
+) -> dict[str, Any]:
+    """Keywords for `app.task`. The further options are those of the agent's clients: `slots`, `max_hold`, ...
+
+    `ConfigError` where the task is defined, not in a worker at night.
+    """
+    SoftMutex(check_name(name), **options)  # refuses what no agent can be told
+    for key, value in options.items():
+        if key in SETTINGS and value is not None:
+            read_one(SETTINGS[key], value, "keyword")
     return {
         "base": SoftMutexTask,
         "mutex": name,
         "mutex_options": options,
-        "mutex_wait": wait,
-        "mutex_give_up": give_up,
+        "mutex_wait": read_s("wait", wait),
+        "mutex_give_up": None if give_up is None else read_s("give_up", give_up),
     }
+
+
+def read_s(name: str, value: float | str) -> float:
+    try:
+        return duration_s(value)
+    except ValueError as error:
+        raise ConfigError(f"{name}={value!r}: {error}.") from None

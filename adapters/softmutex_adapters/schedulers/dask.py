@@ -43,6 +43,8 @@ from distributed.threadpoolexecutor import thread_state as pool_state
 from distributed.worker import thread_state as task_state  # type: ignore[attr-defined]
 
 from softmutex import Hold, Node, SoftMutexError
+from softmutex.core.names import check_name
+from softmutex.runtime.options import read_mutex_options
 from softmutex.saying import logger
 
 PLUGIN: Final = "softmutex"
@@ -121,7 +123,8 @@ class turn:  # noqa: N801 reads as a word: `with turn("nightly-ftp")`
     """
 
     def __init__(self, name: str, *, secede: bool = True, worker: Any = None, **options: Any) -> None:
-        self._name = name
+        read_mutex_options(options)  # refused before the task leaves its worker's pool
+        self._name = check_name(name)
         self._secede = secede
         self._worker = worker
         self._options = options

@@ -78,8 +78,13 @@ def read_switches(setup: Setup, algorithm: str) -> Switches:
     gate_ageing = options.ageing if setup.slots > 1 else 0.0
     if gate_ageing:
         options = replace(options, ageing=0.0)
-    said = {"slots": setup.slots, "when_isolated": setup.when_isolated, "place": setup.place}
-    return Switches(**asdict(options), **said, gate_ageing=gate_ageing)
+    return Switches(
+        **asdict(options),
+        slots=setup.slots,
+        when_isolated=setup.when_isolated,
+        place=setup.place,
+        gate_ageing=gate_ageing,
+    )
 
 
 def least_interval(options: WanderingOptions, timing: Timing) -> Duration:
