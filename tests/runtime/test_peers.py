@@ -537,6 +537,7 @@ async def test_who_addresses_this_very_life_becomes_a_member_and_its_address_fol
         await moved.close()
 
 
+@in_virtual_time
 async def test_a_process_that_lives_under_the_id_of_a_node_and_proves_it_makes_that_node_take_a_new_life(
     network: MemoryNetwork, caplog: pytest.LogCaptureFixture
 ):

@@ -15,6 +15,7 @@ from softmutex.runtime.sealing import KeyRing, Sealer
 from softmutex.testing import MemoryNetwork, in_virtual_time
 from tests.runtime.group import node_on, until
 from tests.runtime.test_peers import Listed, listed_node
+from tests.virtual import no_leaks_in_virtual_time
 
 KEY = bytes(range(32))
 
@@ -53,8 +54,9 @@ def refused(node: Node, *reasons: str) -> int:
     ],
     ids=["another key", "another group", "no key"],
 )
+@no_leaks_in_virtual_time
 async def test_a_member_that_is_listed_and_cannot_be_understood_is_told_of_once(
-    no_leaks: None, network: MemoryNetwork, caplog: pytest.LogCaptureFixture, wrong: dict, reasons: tuple[str, ...]
+    network: MemoryNetwork, caplog: pytest.LogCaptureFixture, wrong: dict, reasons: tuple[str, ...]
 ):
     async with (
         node_on(network, key=KEY, name="a") as a,
@@ -74,8 +76,9 @@ async def test_a_member_that_is_listed_and_cannot_be_understood_is_told_of_once(
     assert "Give all members the same key and group" in told[0]
 
 
+@no_leaks_in_virtual_time
 async def test_frames_of_who_is_not_listed_are_counted_and_not_worth_a_word(
-    no_leaks: None, network: MemoryNetwork, caplog: pytest.LogCaptureFixture
+    network: MemoryNetwork, caplog: pytest.LogCaptureFixture
 ):
     stranger = network.transport("stranger")
     await stranger.open()
@@ -90,8 +93,9 @@ async def test_frames_of_who_is_not_listed_are_counted_and_not_worth_a_word(
     await stranger.aclose()
 
 
+@no_leaks_in_virtual_time
 async def test_a_frame_of_another_version_is_told_of_once_a_peer(
-    no_leaks: None, network: MemoryNetwork, caplog: pytest.LogCaptureFixture
+    network: MemoryNetwork, caplog: pytest.LogCaptureFixture
 ):
     stranger = network.transport("stranger")
     await stranger.open()
@@ -106,8 +110,9 @@ async def test_a_frame_of_another_version_is_told_of_once_a_peer(
     await stranger.aclose()
 
 
+@no_leaks_in_virtual_time
 async def test_who_tells_of_epochs_of_ages_to_come_is_told_of_once(
-    no_leaks: None, network: MemoryNetwork, caplog: pytest.LogCaptureFixture
+    network: MemoryNetwork, caplog: pytest.LogCaptureFixture
 ):
     liar = network.transport("liar")
     await liar.open()
@@ -120,8 +125,9 @@ async def test_who_tells_of_epochs_of_ages_to_come_is_told_of_once(
     await liar.aclose()
 
 
+@no_leaks_in_virtual_time
 async def test_another_process_under_the_id_of_a_node_is_told_to_it_once(
-    no_leaks: None, network: MemoryNetwork, caplog: pytest.LogCaptureFixture
+    network: MemoryNetwork, caplog: pytest.LogCaptureFixture
 ):
     twin = network.transport("twin")
     await twin.open()
@@ -144,8 +150,9 @@ async def test_another_process_under_the_id_of_a_node_is_told_to_it_once(
         ({"algorithm": "wandering"}, {"algorithm": "adaptive"}, "algorithm is "),
     ],
 )
+@no_leaks_in_virtual_time
 async def test_who_opens_a_mutex_by_other_settings_is_told_and_the_others_go_on(
-    no_leaks: None, network: MemoryNetwork, there: dict, here: dict, said: str
+    network: MemoryNetwork, there: dict, here: dict, said: str
 ):
     async with node_on(network) as a, node_on(network) as b:
         async with a.mutex("x", **there).hold(timeout=60):
