@@ -78,11 +78,15 @@ def was_there_lately(paths: Sequence[str]) -> bool:
 
 
 def call_any(paths: Sequence[str], want: Message) -> socket.socket:
-    """A conversation with the first that takes the wish; else what was wrong with the last one."""
-    for path in paths[:-1]:
-        with suppress(NoAgent, Elsewhere):
+    """A conversation with the first that takes the wish; else `Elsewhere` where one is there, or what was wrong with
+    the last one."""
+    errors: list[NoAgent | Elsewhere] = []
+    for path in paths:
+        try:
             return call(path, want)
-    return call(paths[-1], want)
+        except (NoAgent, Elsewhere) as error:
+            errors.append(error)
+    raise next((error for error in errors if isinstance(error, Elsewhere)), errors[-1])
 
 
 def ask_any(paths: Sequence[str], kind: str, **values: Any) -> Message:

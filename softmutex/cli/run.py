@@ -27,7 +27,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from softmutex.agent import place, traced
@@ -116,7 +116,7 @@ def main(arguments: argparse.Namespace) -> int:
         wish = Wish(name, keywords, left_s(), timeout_s, on_overrun, trace, purpose=purpose, progress=progress)
         agent.serve(link, wish, node, log_level)
 
-    told: set[str] = set()  # it is called again and again, after an agent that was killed
+    told: dict[str, Exception] = {}  # it is called again and again, after an agent that was killed
 
     def call() -> supervise.Socket | None:
         alone = arguments.no_agent or has_own_place(arguments)
@@ -132,15 +132,17 @@ def main(arguments: argparse.Namespace) -> int:
             return place.call_any(paths, want)
         except (place.NoAgent, place.Elsewhere) as error:
             if any(map(os.path.exists, paths)) and str(error) not in told:
-                told.add(str(error))
+                told[str(error)] = error
                 job.whisper(f"{error}; joining alone")
             return None
 
-    return supervise.run(job, serve, call, lambda: may_come_back(arguments, timeout_s)).die()
+    return supervise.run(job, serve, call, lambda: may_come_back(arguments, timeout_s, told.values())).die()
 
 
-def may_come_back(arguments: argparse.Namespace, timeout_s: float | None) -> bool:
-    """Whether it is worth it to wait for an agent: for who waits for long anyway."""
+def may_come_back(arguments: argparse.Namespace, timeout_s: float | None, said: Iterable[Exception]) -> bool:
+    """Whether it is worth it to wait for an agent: for who waits for long anyway, where none serves another group."""
+    if any(isinstance(error, place.Elsewhere) for error in said):
+        return False
     alone = arguments.no_agent or has_own_place(arguments)
     is_patient = timeout_s is None or timeout_s > supervise.CALL_PATIENCE_S
     return is_patient and not alone and place.was_there_lately(place.paths_of())

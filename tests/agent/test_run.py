@@ -94,7 +94,9 @@ def test_what_the_agent_cannot_be_is_a_node_of_its_own(agent: Agent, run: Start,
     with SoftMutex("y"):
         started = run("exit 5", "-v", what)
         assert started.wait(100) == 5
-        assert f"joined as {os.uname().nodename.partition('.')[0]}-{agent.pid}-" not in told(started)
+        said = told(started)
+        assert f"joined as {os.uname().nodename.partition('.')[0]}-{agent.pid}-" not in said
+        assert "no agent came back" not in said, "it waited ten seconds, and one is there"
 
 
 def test_a_front_that_is_killed_takes_its_group_along_before_the_mutex_is_handed_on(
