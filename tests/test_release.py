@@ -13,6 +13,7 @@ from tests.scheduling import PURE_ROOMS
 
 pytestmark = pytest.mark.house
 ROOT = Path(__file__).parent.parent
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 CI = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
 
 
@@ -26,6 +27,23 @@ def test_the_workflow_runs_on_macos_exactly_the_rooms_that_only_compute():
     (line,) = [line for line in CI.splitlines() if "run: pytest" in line]
     assert sorted(re.findall(r"tests/(\w+)", line)) == sorted(PURE_ROOMS)
     assert "macos-latest" in CI
+
+
+def test_what_a_workflow_calls_is_there_and_can_be_run():
+    called = {word for file in WORKFLOWS for word in re.findall(r"\.ci/\w+", file.read_text())}
+    assert {".ci/run", ".ci/release", ".ci/audit"} <= called
+    assert all(os.access(ROOT / each, os.X_OK) for each in called)
+
+
+def test_a_commit_is_asked_what_ci_asks_of_format_lint_and_imports():
+    asked = re.findall(r"entry: ([^,}]+)", (ROOT / ".pre-commit-config.yaml").read_text())
+    steps = re.findall(r"^beside \w+ (.+)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    assert [entry.split()[:2] for entry in asked] == [
+        ["ruff", "format"],
+        ["ruff", "check"],
+        ["lint-imports", "--no-cache"],
+    ]
+    assert all(any(step.startswith(entry) for step in steps) for entry in asked)
 
 
 def test_the_notes_of_a_release_are_a_section_of_the_changelog():

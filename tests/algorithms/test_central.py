@@ -9,7 +9,7 @@ import pytest
 
 from softmutex.core.algorithms.central import Allow, AskFor, Central, Free, InLine
 from softmutex.core.algorithms.elections import Coordinator, Follow, Known
-from softmutex.core.events import Effect, Event, Grant, Instant, MembersChanged, Received, Send, Withdrawn
+from softmutex.core.events import SECOND, Effect, Event, Grant, Instant, MembersChanged, Received, Send, Withdrawn
 from softmutex.sim import Kill, simulate
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.scenarios import scenario
@@ -242,3 +242,16 @@ def test_when_the_coordinator_dies_another_one_goes_on():
     result = simulate(Scenario("central", 9, 420.0, op_s=1.0, delay_s=0.05, faults=kills, settle_s=60.0))
     assert not result.violation_count and result.unserved == 0
     assert result.concurrency_ns.get(0, 0) < 40e9
+
+
+def test_who_asks_before_anybody_was_chosen_is_told_of_nobody():
+    b = Bench(Central, me=2, members=(1, 2, 3))
+    b.receive(AskFor(1), 3)
+    assert b.granted == [] and not [message for _, message in sent(b) if isinstance(message, Allow)]
+
+
+def test_who_waits_when_the_coordinator_leaves_gives_the_election_time_before_it_asks_again():
+    b = follower()
+    b.request(1)
+    b.handle(MembersChanged((), (1,)))
+    assert b.timers["again"] - b.now >= SECOND // 4

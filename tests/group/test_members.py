@@ -6,6 +6,7 @@ import pytest
 
 from softmutex.core.events import NOBODY, SECOND, MembersChanged, NodeId, Returned, Silenced
 from softmutex.core.group import Listed
+from softmutex.core.group.door import BANNED
 from softmutex.core.group.ways import RELAYS_A_SECOND
 from softmutex.core.messages import Bye, Challenge, Forget, Forgetting, Hello, Message, Ping, Pong, Relay
 from tests.group.village import House, Sealed, Village
@@ -368,3 +369,31 @@ def test_an_address_that_answers_late_is_met_within_seconds():
     village.run(1000)
     village.house(2)
     village.until(lambda: a.group.members == [1, 2], within_s=2)
+
+
+# --- who is banned ---------------------------------------------------------------------------------------------------
+
+
+class Banned:
+    """A door that turns away whoever stands here, and lets all others in."""
+
+    def __init__(self) -> None:
+        self.ids: set[NodeId] = set()
+
+    def objection(self, node: NodeId) -> str:
+        return BANNED if node in self.ids else ""
+
+
+def test_a_member_that_is_banned_later_is_none_any_more_and_does_not_come_back():
+    village, door = Village(), Banned()
+    a, b, c = village.house(1, door=door), village.house(2), village.house(3)
+    for house in (a, b, c):
+        house.listed(a, b, c)
+    village.run(1)
+    assert a.group.members == [1, 2, 3]
+    door.ids.add(3)
+    a.do(a.group.look_at_door, village.now)
+    assert a.group.members == [1, 2] and a.dropped[BANNED]
+    village.run(60)
+    assert a.group.members == [1, 2]
+    assert b.group.members == [1, 2, 3]  # its door is open

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from softmutex.core.events import Token
+from softmutex.core.events import Effect, FactKind, Note, Token
 from softmutex.core.handover import Failed, Gone, Passed, Passing, Taken
-from softmutex.core.messages import Ask, Commit
+from softmutex.core.messages import Ask, Commit, Offer
 from tests.handover.explorer import Posted
 from tests.handover.stage import TOKEN, Stage
 from tests.tracing import TRACES, Trace
@@ -400,3 +400,15 @@ def pass_on(stage: Stage, token: Token, sender: int, to: int) -> None:
     stage.deliver()
     assert stage.deliver() == Taken(token._replace(hop=token.hop + 1), sender)
     assert stage.deliver() == Passed(token, to)
+
+
+def test_a_copy_of_an_offer_whose_promise_has_ended_is_noted_and_answered_with_nothing():
+    stage = Stage(Trace("handover", "of nothing"))
+    stage.give(1, to=2)
+    offer = stage.flying[0]
+    while stage.flying:
+        stage.deliver()
+    out: list[Effect] = []
+    assert isinstance(offer.message, Offer)
+    stage.nodes[2].on_offer(1, offer.message, stage.now, out, accept=True)
+    assert out == [Note(FactKind.STALE, None, 1, "Offer")]

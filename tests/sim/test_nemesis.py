@@ -16,6 +16,7 @@ from softmutex.sim.campaign import Campaign, Plan, outcomes, run, smallest
 from softmutex.sim.engine import Here, Processes
 from softmutex.sim.nemesis import TROUBLES, draw, is_sound, weather_of
 from softmutex.sim.report import command
+from softmutex.sim.scenarios import scenario as named
 from softmutex.sim.shrink import shrink
 from tests.sim.machines import MakesAnotherToken
 from tests.sim.offenders import Dozes
@@ -143,6 +144,16 @@ def test_a_rule_that_never_fired_under_a_weather_that_it_is_for_is_a_finding():
     assert ("lease", "cut") not in rules.silent("wandering", {"cut": {"lost: lease": 1}}, seeds)
     assert rules.fired("wandering", {"COMMIT": 7, "NEW": 2})["hand-over"] == 7
     assert rules.fired("wandering", {"COMMIT": 7, "NEW": 2})["NEW"] == 2
+
+
+def test_a_holder_that_slept_asks_whether_its_token_is_still_the_one_and_is_told_of_the_overlap():
+    """Of `wandering` no lease runs out: who wakes looks first (`timer beat`, PROBE), and knows after a round trip."""
+    did: Counter[str] = Counter()
+    for seed in range(1, 4):
+        result = simulate(named("pause-past-lease", "wandering", seed))
+        did.update({**result.sent, **result.seen})
+    assert did["lost: overlap"] and did["PROBE"] and not did["lost: lease"]
+    assert ("lease", "pause") not in rules.silent("wandering", {"pause": did}, {"pause": rules.ENOUGH})
 
 
 def test_the_signs_of_a_rule_are_there_to_be_seen():
