@@ -90,8 +90,20 @@ def _reproduce(
         seeds = "" if set(results) <= set(OURS) else f", {effort.seeds} seeds"
         differing = f", {differ} differ from the print" if differ else ""
         judged = held + failed + differ
-        sys.stdout.write(f"{held} of {judged} judged cells hold{differing} ({wall_s:.0f} s{seeds})\n")
+        each = _by_paper(results)
+        sys.stdout.write(f"{held} of {judged} judged cells hold{differing}{each} ({wall_s:.0f} s{seeds})\n")
     return 1 if failed else 0
+
+
+def _by_paper(results: dict[str, Shown]) -> str:
+    """How many of how many hold, for each paper, where there are several."""
+    judged: dict[str, list[Verdict]] = {}
+    for name, shown in results.items():
+        verdicts = [cell.verdict for cell in shown.cells if cell.verdict is not Verdict.SHOWN]
+        judged.setdefault(name.partition("-")[0], []).extend(verdicts)
+    if len(judged) < 2:
+        return ""
+    return ": " + ", ".join(f"{paper} {each.count(Verdict.OK)}/{len(each)}" for paper, each in judged.items())
 
 
 def _effort(arguments: argparse.Namespace, exhibits: Sequence[Exhibit]) -> Effort:

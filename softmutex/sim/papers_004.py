@@ -102,6 +102,7 @@ def figure_3(effort: Effort, runner: Runner) -> Shown:
     notes = (
         "at 20 requests a round most find their resource free, and then e2e pays for I_AM_WINNER what sigma does not",
         "the more wait, the more is saved: a hand-over costs e2e a token, and sigma a way to each replica and back",
+        "so tried: 40 and 60 requests a round for the 65 resources (shown); at 60 e2e has the printed factor",
         "the print grows with N in a line; here requests are constant, so only the ways get longer",
     )
     return Shown(cells, (panel, by_demand), notes)

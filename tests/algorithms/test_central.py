@@ -151,6 +151,8 @@ RING = (("election", "ring"),)
         {"nodes": 2, "leaves": 1},
         {"nodes": 2, "joins": 1, "askers": (2, 3), "founders": 1},
         {"nodes": 3, "askers": (2, 3)},
+        {"nodes": 3, "joins": 1, "askers": (2, 4)},
+        {"nodes": 2, "leaves": 1, "joins": 1, "askers": (2, 3)},
         pytest.param({"nodes": 3}, marks=pytest.mark.slow),
         pytest.param({"nodes": 3, "kills": 1, "askers": (2, 3)}, marks=pytest.mark.slow),
         pytest.param({"nodes": 3, "leaves": 1, "askers": (2, 3)}, marks=pytest.mark.slow),

@@ -176,6 +176,7 @@ def test_an_old_copy_of_a_wish_brings_nobody_the_token():
         {"nodes": 3, "leaves": 1, "askers": (2,)},
         {"nodes": 3, "askers": (2, 3)},
         {"nodes": 3, "withdrawn": 1, "askers": (2, 3)},
+        {"nodes": 3, "joins": 1, "askers": (2,)},
         {"nodes": 2, "kills": 1, "timers": 1, "askers": (2,)},
         {"nodes": 2, "losses": 1, "timers": 1, "askers": (2,)},
         pytest.param({"nodes": 3}, marks=pytest.mark.slow),

@@ -104,6 +104,11 @@ def test_less_than_a_majority_is_refused():
         {"nodes": 2, "losses": 1, "timers": 1},
         {"nodes": 2, "withdrawn": 1, "finish": False},
         {"nodes": 3, "askers": (2, 3), "finish": False},
+        {"nodes": 3, "withdrawn": 1, "askers": (2, 3), "finish": False},
+        {"nodes": 2, "leaves": 1, "finish": False},
+        {"nodes": 3, "leaves": 1, "askers": (2, 3), "finish": False},
+        {"nodes": 3, "joins": 1, "askers": (2, 3), "finish": False},
+        pytest.param({"nodes": 2, "joins": 1, "finish": False}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -140,6 +145,13 @@ def test_an_entry_costs_two_messages_and_one_for_each_vote(votes: int):
     result = simulate(quiet)
     assert result.acquisitions > 20
     assert 3 * (votes - 1) <= result.messages_per_acquisition <= 3 * votes  # a coordinator asks itself for nothing
+
+
+def test_turns_that_are_shorter_than_stated_follow_one_another_soon():
+    """Five waited for the stated 4 s between two turns of a millisecond: 1.3 turns a second, and now 64."""
+    short = Scenario("voting", 5, 20.0, op_s=4.0, hold="fixed:0.001", delay_s=0.0005)
+    result = simulate(short)
+    assert result.acquisitions > 20 * 30 and result.fairness > 0.98 and result.messages_per_acquisition < 15
 
 
 @pytest.mark.parametrize("fault", ["kill-holder", "loss-20", "churn-30", "storm", "kill-anybody", "partition"])

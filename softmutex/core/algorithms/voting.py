@@ -2,7 +2,8 @@
 
 What it decides: what is done where votes are split. Each coordinator has one vote, and gives it to whoever asks first;
 two that ask at once may each get some. The naive one keeps what it has and waits, as the other does, for ever. Here who
-was denied gives all back at once and comes again after a random while, which doubles up to the length of A.
+was denied gives all back at once and comes again after a random while, which doubles up to the length of A. That is
+what A took here last time: by the stated length, 4 s where nothing is said, turns of no time came every three seconds.
 
     wanted --POLL--> m of n --VOTE of m--> A runs --RETRACT--> m         2m + m messages, and 2m for each further round
                         '--DENY--> RETRACT to those who voted; later again
@@ -52,6 +53,7 @@ from softmutex.core.patience import Patience
 
 ROUND: Final = "round"  # the answers should be there, or the next round begins
 DOUBLINGS: Final = 6
+STEADY: Final = 8  # rounds that are lost before a turn is taken to be longer than this node's own
 MASK: Final = 2**64 - 1
 
 
@@ -112,8 +114,10 @@ class Voting(OneByOne):
         "_confirmed_at",
         "_coordinators",
         "_ended_at",
+        "_entered_at",
         "_given",
         "_latest",
+        "_length",
         "_patience",
         "_place",
         "_polled",
@@ -140,7 +144,9 @@ class Voting(OneByOne):
         self._tries = 0  # rounds of this request
         self._backing_off = False
         self._asked_at: Instant = 0
-        self._ended_at: Instant = 0  # A ran until then, here
+        self._entered_at: Instant = 0
+        self._ended_at: Instant = 0  # A ran until then, here ...
+        self._length: Duration = self._op  # ... for so long: what is stated (`op`) may be far more than it takes
         # the coordinator's:
         self._given: tuple[NodeId, int] | None = None  # to whom, for which round
         self._confirmed_at: Instant = 0
@@ -161,9 +167,10 @@ class Voting(OneByOne):
 
     def _want(self, now: Instant, out: list[Effect]) -> None:
         self._tries = 0
-        if now - self._ended_at < self._op:  # others have been denied meanwhile, and come at random: so does this one
+        turn = max(self._length, self._patience.wait(0))
+        if now - self._ended_at < turn:  # others have been denied meanwhile, and come at random: so does this one
             self._backing_off = True
-            out.append(SetTimer(ROUND, now + round(self._op * (self._rng.random() + 0.5))))
+            out.append(SetTimer(ROUND, now + round(turn * (self._rng.random() + 0.5))))
         else:
             self._begin(now, out)
 
@@ -196,6 +203,7 @@ class Voting(OneByOne):
             if not self._tries:
                 self._patience.learn(now - self._asked_at, 0)
             out.append(CancelTimer(ROUND))
+            self._entered_at = now
             self._enter(out, hop=number)
 
     def _denied(self, number: int, now: Instant, out: list[Effect]) -> None:
@@ -204,8 +212,9 @@ class Voting(OneByOne):
             return
         self._give_up_round(now, out)
         self._backing_off = True
-        longest = max(self._op, self._patience.wait(0))
-        pause = min(longest, self._patience.wait(0) << min(self._tries, DOUBLINGS))
+        shortest = self._patience.wait(0)
+        longest = min(max(self._op, shortest), max(self._length, shortest) << max(0, self._tries - STEADY))
+        pause = min(longest, shortest << min(self._tries, DOUBLINGS))
         self._tries += 1
         out.append(SetTimer(ROUND, now + round(pause * (self._rng.random() + 0.5))))
 
@@ -238,7 +247,7 @@ class Voting(OneByOne):
         self._give_up_round(now, out)
 
     def _ended(self, baggage: bytes, now: Instant, out: list[Effect]) -> None:
-        self._ended_at = now
+        self._ended_at, self._length = now, min(self._op, now - self._entered_at)
         self._give_up_round(now, out)
 
     # --- as a coordinator --------------------------------------------------------------------------------------------
