@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import secrets
 import shutil
 import ssl
 import stat
@@ -229,11 +230,12 @@ def test_the_file_is_looked_for_in_the_users_and_the_systems_directory(tmp_path:
 def test_who_would_meet_nobody_is_told(tmp_path: Path, more: dict[str, str], why: str):
     subprocess.run([SOFTMUTEX, "key", "new", tmp_path / "group.key"], check=True, capture_output=True)
     own = {name: value for name, value in os.environ.items() if not name.startswith("SOFTMUTEX_")}
-    environ = {**own, "SOFTMUTEX_AGENT": "off", "SOFTMUTEX_GROUP": tmp_path.name}  # others meet in the default one
+    group = f"init-{secrets.token_hex(8)}"  # others meet in the default one, and `tmp_path` has this name everywhere
+    environ = {**own, "SOFTMUTEX_AGENT": "off", "SOFTMUTEX_GROUP": group}
     environ |= {name: value.replace("KEY", str(tmp_path / "group.key")) for name, value in more.items()}
     done = subprocess.run(
-        [SOFTMUTEX, "run", "-n", tmp_path.name, "--", "true"], env=environ, capture_output=True, text=True, cwd="/"
+        [SOFTMUTEX, "run", "-n", group, "--", "true"], env=environ, capture_output=True, text=True, cwd="/"
     )
     assert (done.returncode, why in done.stderr) == (0, True), done.stderr
-    quiet = [SOFTMUTEX, "run", "-q", "-n", tmp_path.name, "--", "true"]
+    quiet = [SOFTMUTEX, "run", "-q", "-n", group, "--", "true"]
     assert subprocess.run(quiet, env=environ, capture_output=True, text=True, cwd="/").stderr == ""

@@ -2,14 +2,27 @@
 
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.faults.harness import assert_alone, group, overlaps, settles, stays, take_turns
+from tests.faults.harness import PATIENCE_S, Worker, assert_alone, group, overlaps, settles, stays, take_turns
 
 REPLACED_S = 60.0  # a silent holder is replaced; about 3 s on a quiet machine
 NEWS_S = 30.0  # the one that comes back learns of it
+
+
+def until_counted(workers: Sequence[Worker], overlaps_of_each: list[int]) -> list[dict[str, Any]]:
+    """What each tells of the mutex, as soon as the overlaps are counted: a moment after they were told of."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        told = [worker.statistics()["mutex"] for worker in workers]
+        counted = [each["facts"].get("overlap", 0) for each in told]
+        if counted == overlaps_of_each:
+            return told
+        assert time.monotonic() < deadline, f"{counted} overlaps were counted, and not {overlaps_of_each}"
 
 
 def test_a_holder_that_sleeps_past_its_lease_is_replaced_and_told_so(tmp_path: Path):
@@ -28,8 +41,7 @@ def test_a_holder_that_sleeps_past_its_lease_is_replaced_and_told_so(tmp_path: P
         other.leaves("b")
         holder.leaves("a")
         assert len(overlaps(stays(tmp_path))) == 1
-        counted = [worker.statistics()["mutex"] for worker in workers]
-        assert [each["facts"].get("overlap", 0) for each in counted] == [1, 1, 0]  # each counts its own hold
+        counted = until_counted(workers, [1, 1, 0])  # each counts its own hold
         assert [each["lost"] for each in counted] == [1, 1, 0]
         settles(tmp_path, workers)
         for worker in workers:
