@@ -90,23 +90,39 @@ def orderly(site: Site) -> str:
     return site.came_since(site.end_a())
 
 
-def killed(site: Site) -> str:
-    site.set_up()
-    at = now_s()
-    site.commands["A"].kill()
-    if site.way == "flock":  # whoever has inherited the lock's descriptor keeps it
-        time.sleep(1.0)
-        if not [name for name, _ in site.visits() if name != "A"]:
-            site.end_a()
-            return f"its command works on and holds: {site.came_since(at)}"
-    return site.came_since(at)
+def a_is_sent(number: signal.Signals) -> Callable[[Site], str]:
+    def story(site: Site) -> str:
+        site.set_up()
+        at = now_s()
+        site.commands["A"].send_signal(number)
+        if site.way == "flock":  # whoever has inherited the lock's descriptor keeps it
+            time.sleep(1.0)
+            if not [name for name, _ in site.visits() if name != "A"]:
+                site.end_a()
+                return f"its command works on and holds: {site.came_since(at)}"
+        return site.came_since(at)
+
+    return story
 
 
-def cancelled(site: Site) -> str:
-    site.set_up()
-    site.commands["B"].terminate()
-    site.commands["B"].wait(100)
-    return site.came_since(site.end_a(), "C")
+def b_ends(number: signal.Signals) -> Callable[[Site], str]:
+    def story(site: Site) -> str:
+        site.set_up()
+        site.commands["B"].send_signal(number)
+        site.commands["B"].wait(100)
+        return site.came_since(site.end_a(), "C")
+
+    return story
+
+
+def four_at_once(site: Site) -> str:
+    names = [f"A{number}" for number in range(1, 5)]
+    for name in names:
+        site.submit(name)
+    wait_until(lambda: len(site.visits("out")) == len(names), "not all of the four have their turn")
+    came, went = site.visits(), site.visits("out")
+    gaps = [came[number + 1][1] - went[number][1] for number in range(3)]
+    return f"{max(gaps):.2f} s, {' '.join(name for name, _ in came)}"
 
 
 def with_agent(number: signal.Signals, holder_ends: bool) -> Callable[[Site], str]:
@@ -130,8 +146,11 @@ def with_agent(number: signal.Signals, holder_ends: bool) -> Callable[[Site], st
 
 FAULTS: dict[str, Callable[[Site], str]] = {
     "A ends in good order": orderly,
-    "A is killed (SIGKILL)": killed,
-    "B is cancelled while it waits": cancelled,
+    "A is killed (SIGKILL)": a_is_sent(signal.SIGKILL),
+    "A is cancelled, or out of time (SIGTERM)": a_is_sent(signal.SIGTERM),
+    "B is cancelled while it waits": b_ends(signal.SIGTERM),
+    "B is killed (SIGKILL) while it waits": b_ends(signal.SIGKILL),
+    "four at once": four_at_once,
     "the agent is killed, another one is started, and then D asks": with_agent(signal.SIGKILL, False),
     "the agent ends in good order while A finishes, the same": with_agent(signal.SIGTERM, True),
 }

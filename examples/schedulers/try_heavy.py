@@ -26,7 +26,16 @@ INSTALLATIONS, TRANSFERS = 2, 2
 PATIENCE_S, ENDS_S = 300.0, 15.0
 THIRD_PARTY = ["run", "-n", "nightly-ftp", "--", "sh", "-c", "touch held; sleep 40; echo free >> visits"]
 # Some versions of what these two are made of do not go together, whatever their own metadata says.
-PACKAGES = {"airflow": ["apache-airflow==2.10.5"], "prefect": ["prefect==3.8.8", "fastapi<0.145"]}
+PACKAGES = {
+    "airflow": [
+        "apache-airflow==2.10.5",
+        "connexion<3",
+        "flask<3",
+        "pendulum<3.1",
+        "sqlalchemy<2",
+    ],
+    "prefect": ["prefect==3.8.8", "fastapi<0.145"],
+}
 
 Command = list[str]
 

@@ -17,6 +17,14 @@ def test_the_tests_that_it_names_are_there():
 
 
 @pytest.mark.house
+def test_the_one_table_has_no_figure_that_no_table_below_it_has():
+    summary, _, tables = PAGE.partition("## All in one")[2].partition("\n## ")
+    figures = re.findall(r"\d+\.\d\d", summary)
+    assert len(figures) > 90
+    assert [figure for figure in figures if f"{figure} s" not in tables] == []
+
+
+@pytest.mark.house
 def test_the_commands_that_it_names_are_there():
     commands = set(re.findall(r"`python (benchmarks/\w+\.py)", PAGE))
     names = ("scheduler_faults", "command_faults", "worker_faults", "condor_faults", "schedulers")
