@@ -24,8 +24,9 @@ with warnings.catch_warnings():
     from pyftpdlib.handlers import DTPHandler, FTPHandler
     from pyftpdlib.servers import FTPServer
 
-from softmutex_adapters.schedulers.condor import File, read_ads, wanted
+from softmutex_adapters.schedulers.condor import File, Wanted, read_ads, wanted
 
+from softmutex import ConfigError
 from tests.schedulers.contract import wait_until
 
 PLUGIN = [sys.executable, "-m", "softmutex_adapters.schedulers.condor"]
@@ -120,8 +121,37 @@ def test_both_spellings_of_ads_are_read(text: str):
 
 def test_where_no_mutex_is_named_it_is_that_of_the_host():
     assert wanted("smftp://ftp.example/pub/x").mutex == "ftp.example"
-    assert wanted("smftp://ftp.example/pub/x?mutex=nightly&slots=2&timeout=1h") == ("nightly", 2, 3600.0, None)
-    assert wanted("smftp://ftp.example/pub/x?slots=10&weight=3") == ("ftp.example", 10, None, 3)
+    assert wanted("smftp://ftp.example/pub/x?mutex=nightly&slots=2&timeout=1h") == Wanted("nightly", 2, 3600.0, None)
+    assert wanted("smftp://ftp.example/pub/x?slots=10&weight=3") == Wanted("ftp.example", 10, None, 3)
+    assert wanted("smftp://ftp.example/x?ageing=1m&priority=5") == Wanted("ftp.example", 1, None, None, 60.0, 5)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("weight=", "whole number"),
+        ("weight=three", "whole number"),
+        ("wieght=3", "there is no 'wieght'. There are mutex, slots, weight"),
+        ("priority=high&ageing=60", "0 to 9"),
+        ("ageing=-5", "seconds"),
+        ("timeout=soon", "seconds"),
+    ],
+)
+def test_what_a_url_asks_wrongly_is_refused_in_words(query: str, said: str):
+    with pytest.raises(ConfigError, match=said):
+        wanted(f"smftp://ftp.example/x?{query}")
+
+
+def test_what_else_a_url_of_http_asks_is_the_servers():
+    assert wanted("smhttps://web.example/x?version=3&mutex=link").mutex == "link"
+
+
+def test_a_priority_without_ageing_holds_the_job_with_the_reason(
+    tmp_path: Path, served: Path, ftp: str, environ: dict[str, str]
+):
+    (served / "one").write_bytes(b"one")
+    code, told = run(ad(f"smftp://{ftp}/one?priority=5", tmp_path / "one"), tmp_path, environ)
+    assert (code, "ageing=60" in told[0]["TransferError"]) == (1, True)
 
 
 def test_files_come_whole_and_the_ads_say_so(tmp_path: Path, served: Path, ftp: str, environ: dict[str, str]):

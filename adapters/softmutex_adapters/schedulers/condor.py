@@ -31,7 +31,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from softmutex import AcquireTimeout, sync
 from softmutex.core.errors import ConfigError, SoftMutexError
-from softmutex.values import count, duration_s
+from softmutex.values import count, duration_s, priority
 
 METHODS: Final = ("smftp", "smhttp", "smhttps")
 CAPABILITIES: Final = f"""\
@@ -43,7 +43,7 @@ SupportedMethods = "{",".join(METHODS)}"
 SILENCE_S: Final = 60.0  # a server that says nothing for so long is gone
 TRIES: Final = 3
 BLOCK: Final = 1 << 18
-OURS: Final = ("mutex", "slots", "weight", "timeout")  # in the query of a URL
+OURS: Final = ("mutex", "slots", "weight", "timeout", "ageing", "priority")  # in the query of a URL
 
 
 class File(NamedTuple):
@@ -58,6 +58,8 @@ class Wanted(NamedTuple):
     slots: int
     timeout_s: float | None
     weight: int | None
+    ageing_s: float | None = None
+    priority: int = 0
 
 
 class Went(NamedTuple):
@@ -113,11 +115,15 @@ def wanted(url: str) -> Wanted:
     parts = urlsplit(url)
     if parts.scheme not in METHODS or not parts.hostname:
         raise ConfigError(f"{url!r} is not a URL of this plug-in: write {METHODS[0]}://host/path")
-    query = dict(parse_qsl(parts.query))
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.scheme == "smftp" and (strangers := query.keys() - set(OURS)):  # what else HTTP is asked is the server's
+        raise ConfigError(f"{url!r}: there is no {min(strangers)!r}. There are {', '.join(OURS)}")
     try:
         timeout_s = duration_s(query["timeout"]) if "timeout" in query else None
         weight = count(query["weight"]) if "weight" in query else None
-        return Wanted(query.get("mutex", parts.hostname), count(query.get("slots", "1")), timeout_s, weight)
+        ageing_s = duration_s(query["ageing"]) if "ageing" in query else None
+        mutex, slots = query.get("mutex", parts.hostname), count(query.get("slots", "1"))
+        return Wanted(mutex, slots, timeout_s, weight, ageing_s, priority(query.get("priority", "0")))
     except ValueError as error:
         raise ConfigError(f"{url!r}: {error}") from None
 
@@ -132,7 +138,14 @@ def transfer_all(files: list[File], upload: bool) -> Iterator[Went]:
             yield Went(file, str(error), 0, time.time(), time.time())
     for turn, its_files in turns.items():
         try:
-            with sync.SoftMutex(turn.mutex, slots=turn.slots, timeout=turn.timeout_s, weight=turn.weight):
+            with sync.SoftMutex(
+                turn.mutex,
+                slots=turn.slots,
+                timeout=turn.timeout_s,
+                weight=turn.weight,
+                ageing=turn.ageing_s,
+                priority=turn.priority,
+            ):
                 for file in its_files:
                     yield transfer(file, upload)
         except (AcquireTimeout, SoftMutexError) as error:
