@@ -305,6 +305,28 @@ def test_a_token_that_comes_back_is_later_than_what_others_heard_of_it():
     assert after.hop >= before.hop + 2
 
 
+def test_who_asked_after_a_token_and_is_not_answered_asks_the_home():
+    """Found by real processes on a starved machine: it asked one that was cut off, 189 times, and waited for ever."""
+    stage = Stage(nodes=5)
+    stage.request(1)
+    stage.run(0.1)
+    for node in (2, 3, 4):
+        stage.request(node)
+    stage.run(0.1)
+    stage.release(1)
+    for _ in range(100):  # short turns: 2 passes it on to 3, and knows that 4 comes after
+        stage.run(0.0005)
+        for node in list(stage.holding):
+            stage.release(node)
+    stage.request(5)
+    stage.run(0.1)
+    stage.release(5)
+    stage.cut = {4}
+    stage.request(2, 2)
+    stage.run(1)
+    assert stage.granted == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (2, 2)]
+
+
 def test_tickets_that_do_not_fit_into_the_token_go_back_to_the_register():
     """Found by the simulator: they were dropped, and their nodes waited for a second round."""
     nodes = QUEUE + 10

@@ -54,6 +54,7 @@ class OwnRequests:
         "precedence",
         "search",
         "since",
+        "strayed",
         "tries",
         "waiting",
     )
@@ -71,6 +72,7 @@ class OwnRequests:
         self.named: RequestId = 0  # by our last ticket
         self.asked: RequestId | None = None  # the request that our ticket names
         self.tries = 0  # by the home unanswered ones in a row, of whatever request
+        self.strayed = False  # the last WANT went elsewhere, after a token, and nobody has answered it
         self.keeper = NOBODY  # who said last that it has our ticket, and for how long that is good
         self.patience: Duration = 0
         self.missed = False  # a token came for our ticket while this node had as many as it may use
@@ -173,7 +175,7 @@ class OwnRequests:
 
     def queued(self, request: RequestId, patience: Duration, keeper: NodeId = NOBODY) -> None:
         if self.asked is not None and request == self.asked:
-            self.tries = 0
+            self.tries, self.strayed = 0, False
             patience = min(patience, DAY)
             self.keeper, self.patience = keeper, patience
             self.context.timer("want", self.context.now + self.context.jitter(patience))
@@ -199,7 +201,7 @@ class OwnRequests:
     def offered(self) -> None:
         """An offer is on its way: we are in the token's queue."""
         if self.asked is not None and self.context.options.hints:
-            self.tries = 0
+            self.tries, self.strayed = 0, False
             self.context.timer("want", self.context.now + self.context.jitter(PATIENCE))
 
     def passed_over(self) -> None:
@@ -236,10 +238,13 @@ class OwnRequests:
         self.gen -= (self.gen - self.gen_most) // 20
 
     def _send(self, new: bool = False) -> None:
-        """A new ticket after the token that was here just now, whatever the home has left unanswered; else home."""
+        """A new ticket after the token that was here just now, whatever the home has left unanswered; else home.
+
+        What went after the token and is not answered goes home: who was asked may be cut off, and for ever.
+        """
         ahead, here = self.ahead, self.here
-        if self.tries and not new:
-            self._send_to(self.context.home, 0)
+        if (self.tries or self.strayed) and not new:
+            self._send_to(self.context.home, 0 if self.tries else STEPS)
         elif (there := ahead.waits_there(self.context.me, new=True)) != NOBODY:
             self._send_to(there, STEPS, ahead.trail.hop)
         elif (after := here.passed_to()) != NOBODY:
@@ -251,6 +256,7 @@ class OwnRequests:
         if self.asked is None:
             raise InvariantBreach(f"node {self.context.me} looks for the token on behalf of nobody")
         wait = AGAIN * self.context.rto << min(self.tries, 4)
-        self.tries += to == self.context.home
+        self.strayed = to != self.context.home
+        self.tries += not self.strayed
         self.context.timer("want", self.context.now + wait)
         self.context.ask(to, Want(self.context.me, self.asked, self.late, steps, ahead), self.credit)
