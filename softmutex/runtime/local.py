@@ -264,7 +264,7 @@ class LocalMutex:
         known = {(past.told.node, past.told.epoch, past.told.hop) for past in self.past}
         for told in message.past:
             if (told.node, told.epoch, told.hop) not in known:
-                self.past.append(Past(now - told.ended, told))
+                self.past.append(Past(max(0, now - told.ended), told))  # it is told on when we leave
 
     def tell_lost(self, claim: Claim, reason: LostReason, detail: str = "") -> None:
         """The one door for a lost hold (H1)."""

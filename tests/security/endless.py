@@ -202,7 +202,7 @@ def beats(days: float) -> Memory:
 def slow_beats(days: float) -> Memory:
     """... where a beat that is sent each six seconds is sent once a minute: half a million a year."""
     with rare_ticks(), pytest.MonkeyPatch.context() as patch:
-        for constant in ("watch.PACE_MOST", "registrar.PATIENCE", "waiter.PATIENCE"):
+        for constant in ("watch.PACE_MOST", "home.PATIENCE", "requests.PATIENCE"):
             patch.setattr(f"softmutex.core.algorithms.wandering.{constant}", 60 * SECOND)
         return long_hold(days, 600.0)
 

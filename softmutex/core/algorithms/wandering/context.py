@@ -35,6 +35,9 @@ from softmutex.core.outbox import Outbox
 
 SUSPECTS: Final = 16
 GONE: Final = 256
+STRANGERS: Final = 256  # nodes that wait and are not known here, of which note is taken;
+STRANGE_FOR: Final = 10 * SECOND  # ... so long they may become known: any two that hear each other do, in a second
+STRANGE_AGAIN: Final = 60 * SECOND  # ... and after this once more
 HEARD: Final = 64
 DEAF: Final = 16
 NEAR: Final = 8  # successors on the ring that are looked at for a home
@@ -69,6 +72,7 @@ class Context(Outbox):
         "options",
         "rto",
         "silent",
+        "strange",
         "suspects",
         "woke_at",
     )
@@ -88,6 +92,7 @@ class Context(Outbox):
         self.woke_at: Instant = -SECOND
         self.heard: dict[NodeId, Instant] = {}  # who spoke last, and when
         self.gone: dict[NodeId, None] = {}  # the last that left: nobody else may know yet
+        self.strange: dict[NodeId, Instant] = {}  # who waits and is not known here, and since when
         self.rto: Duration = RTO_FIRST
         self._round_trip: Duration = -1
         self._deviation: Duration = 0
@@ -182,6 +187,7 @@ class Context(Outbox):
     def changed(self, joined: Sequence[NodeId], left: Sequence[NodeId]) -> None:
         for node in joined:
             self.gone.pop(node, None)  # it was only silent
+            self.strange.pop(node, None)
         for node in left:
             self.suspects.pop(node, None)
             self.silent.pop(node, None)
@@ -200,11 +206,24 @@ class Context(Outbox):
             self.post(self.home, Bequest(None, tickets))
 
     def living(self, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
-        """Those whose nodes have not left."""
-        gone = self.gone
-        if not gone or not any(ticket.node in gone for ticket in tickets):
+        """Those whose nodes have not left, and are known or may be soon. Who is left out and waits asks again; what
+        somebody has invented would stay for ever, and others behind it."""
+        if all(self.is_member(ticket.node) for ticket in tickets):
             return tickets
-        return tuple(ticket for ticket in tickets if ticket.node not in gone)
+        return tuple(ticket for ticket in tickets if self.is_member(ticket.node) or self._may_come(ticket.node))
+
+    def _may_come(self, node: NodeId) -> bool:
+        if node in self.gone:
+            return False
+        since = self.strange.get(node)
+        if since is not None and self.now <= since + STRANGE_AGAIN:
+            return self.now <= since + STRANGE_FOR
+        while self.strange and self.now > next(iter(self.strange.values())) + STRANGE_AGAIN:
+            del self.strange[next(iter(self.strange))]
+        if len(self.strange) >= STRANGERS:
+            return False
+        self.strange[node] = self.now
+        return True
 
     # --- what is known -----------------------------------------------------------------------------------------------
 

@@ -194,6 +194,8 @@ class Home:
 
     def register(self, want: Want, credit: Duration) -> None:
         node, request = want.node, want.request
+        if not self.context.living((Ticket(node, request),)):
+            return
         for post in self.posts.values():
             if post.lent.get(node) == request:
                 self._asked_again(post, Ticket(node, request))
@@ -239,8 +241,8 @@ class Home:
         but = holder if self.context.options.each > 1 else NOBODY
         out: list[Ticket] = []
         for register in (self.ready, self.late):
-            able = min(count - len(out), len(register) - (but in register))
-            out += [Ticket(*self.precedence.take(register, but)) for _ in range(able)]
+            while able := min(count - len(out), len(register) - (but in register)):
+                out += self.context.living(tuple(Ticket(*self.precedence.take(register, but)) for _ in range(able)))
         return tuple(out)
 
     def departed(self, node: NodeId) -> None:
@@ -576,7 +578,7 @@ class Home:
         if place is None:
             for post in self.posts.values():
                 post.more = False  # the holder that was told so has not heard it
-            self.ready = {**dict(bequest.tickets), **self.ready}
+            self.ready = {**dict(self.context.living(bequest.tickets)), **self.ready}
         elif self.context.learn(place):
             news = True
             post = self.posts.setdefault(place.slot, TokenPost(place))

@@ -457,6 +457,9 @@ class TokenHolder:
         queue, reaches = held.token.queue, self.context.reaches
         if not queue or reaches(queue[0].node):
             return queue
+        queue = self.context.living(queue)
+        if len(queue) < len(held.token.queue):
+            held.token = held.token._replace(queue=queue)
         known = tuple(ticket for ticket in queue if reaches(ticket.node))
         if known:
             strangers = tuple(ticket for ticket in queue if not reaches(ticket.node))
