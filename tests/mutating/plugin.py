@@ -256,9 +256,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Where this is loaded by its name, one of the two is there already."""
 
 
-if job := os.environ.get("SOFTMUTEX_MUTANT"):
+# Taken away: the package refuses a variable of such a name that it does not know, and each test of a node would fail.
+if job := os.environ.pop("SOFTMUTEX_MUTANT", ""):
     PART: object = Mutated(json.loads(Path(job).read_text()))
-elif jobs := os.environ.get("SOFTMUTEX_MUTANTS"):
+elif jobs := os.environ.pop("SOFTMUTEX_MUTANTS", ""):
     PART = InPlace(json.loads(Path(jobs).read_text()))
 
 
