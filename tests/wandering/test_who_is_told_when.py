@@ -290,6 +290,18 @@ def test_who_reaches_fewer_than_half_uses_the_token_in_its_hand_only_when_it_was
     assert stage.granted == [(3, 1), (3, 2)]  # everybody answers
 
 
+def test_who_reached_fewer_than_half_once_goes_on():
+    """It calls again before it believes that: on a slow network it was only impatient."""
+    stage = Stage(nodes=5)
+    stage.request(3)
+    stage.run(0.5)
+    stage.release(3)
+    stage.run(1)
+    stage.tell(3, Reach(Level.LESS))
+    stage.request(3, 2)
+    assert stage.granted == [(3, 1), (3, 2)]
+
+
 def test_a_home_that_could_not_decide_looks_again_though_nobody_waits():
     """It was cut off when its watched token died, and hears enough of the group again: the group is not without one."""
     stage = Stage(nodes=5)
