@@ -235,7 +235,7 @@ class TestPrefork(Celery, SlotsContract, SpansContract):
             wait_until(lambda: len(visits(log)) == 4 and other.poll() is not None, "they do not have their turns")
             wait_until(lambda: site.outcome(first) and site.outcome(second), "they do not end")
         took = [visit.end - visit.begin for visit in visits(log)]
-        assert took[1] < 3.0, "the one that came later was first"
+        assert took[1] < max(took[2:]), "the one that came later, and holds it for three seconds, was first"
         assert site.outcome(first) == site.outcome(second) == (True, "")
         assert not overlaps(visits(log))
 
