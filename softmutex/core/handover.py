@@ -134,6 +134,7 @@ class Handover:
     PROMISES: ClassVar[int] = 16
     MEMORY: ClassVar[int] = 64
     ASKS: ClassVar[int] = 10  # enough for 40 % loss, where one round trip in three succeeds
+    LONG: ClassVar[int] = 30  # times the first patience; then others should look for the token, slow as the network is
 
     def __init__(
         self,
@@ -144,9 +145,8 @@ class Handover:
         resends: int = 2,
     ) -> None:
         """`patience`: how long to wait for an answer while nothing is known about the network (seed 000: skip).
-
         FOUR_WAY learns the round trip (`patience.py`). It resends `resends` times and until 4 * patience at least, then
-        asks, until `ASKS` more tries and 6 * patience at least. THREE_WAY waits `patience`, 1 + `resends` times.
+        asks, `ASKS` more times or `LONG` * patience, and 6 * patience at least. THREE_WAY: `patience`, 1 + `resends`.
         """
         self._me = me
         self._passing = passing
@@ -291,6 +291,7 @@ class Handover:
             return None
         outgoing.tries += 1
         silent_for = now - outgoing.since
+        few = outgoing.tries <= self._resends + self.ASKS
         resend = outgoing.tries <= self._resends or silent_for < self._silence
         if outgoing.stage is Stage.OFFERED:
             if not resend:
@@ -299,7 +300,7 @@ class Handover:
             self.send_offer(outgoing, now, out)
         elif resend:
             self._send_commit(outgoing, now, out)
-        elif outgoing.tries <= self._resends + self.ASKS or 2 * silent_for < 3 * self._silence:
+        elif 2 * silent_for < 3 * self._silence or (few and silent_for <= self.LONG * self._limit):
             out.append(Send(outgoing.to, Ask(outgoing.nonce, outgoing.reply)))
             self._set_timer(outgoing, now, out)
         else:

@@ -5,9 +5,10 @@ mends what a cut did to it breaks none of its laws. Here a fault (loss, a kill, 
 messages that are late by many delays) excuses the following, and delay, jitter, repetition, cancellation, orderly
 comings and goings, views that differ and single dead links excuse nothing:
 
-requests   While somebody waits, somebody is granted within B, of the last fault or of the last grant. After healing all
-           such gaps together, but for the time of a hand-over in each, are no longer than B. Who is told to leave, and
-           holds nothing, has left B later.
+requests   While somebody waits, somebody is granted within B, of the last fault or of the last grant, unless who was
+           told that it may not be alone still runs by the token that it had. After healing all such gaps together, but
+           for the time of a hand-over in each, are no longer than B. Who is told to leave, and holds nothing, has left
+           B later.
 tokens     B after healing there are exactly `slots`, and from then on. One that is being given has an attempt under
            way: a timer that will see to it.
 overlap    Two holds of one slot begin only within a fault or B after it, and B after both can talk both have been told.
@@ -167,7 +168,11 @@ class Bounds(Laws):
 
     def _look_for_gap(self, at: Instant, granted: NodeId = NOBODY) -> None:
         waits = bool(self._wants) and self._effective < self._slots
-        if waits and self._slots > 1:  # a node has one slot at a time, and who is `granted` one has it now
+        if waits and self._world.running:
+            waits = self._effective + self._rightful() < self._slots
+        if waits and (
+            self._slots > 1 or self._world.running
+        ):  # a node has one slot at a time, and who is `granted` one has it now
             nodes = self._world.nodes
             waits = any(node_id != granted and not nodes[node_id].holds for node_id in self._wants)
         if self._gap is not None and (granted != NOBODY or not waits):
@@ -175,6 +180,15 @@ class Bounds(Laws):
             self._gap = None
         if waits and self._gap is None:
             self._gap = at
+
+    def _rightful(self) -> int:
+        """Holds that were told that they may not be alone, and still have their token: nobody else may hold by it."""
+        count = 0
+        for running in self._world.running:
+            if running.lost_at != NEVER:
+                there = {token.id for token in self._world.nodes[running.node].machine.view().tokens}
+                count += any(right.id in there for right in running.rights)
+        return count
 
     def _judge_gap(self, at: Instant, closed: bool = False) -> None:
         calm = self._over_since()
@@ -294,6 +308,8 @@ class Bounds(Laws):
     def noted(self, at: Instant, node: SimNode, note: Note) -> None:
         if note.kind is not FactKind.OVERLAP:  # what counts is what is reported
             super().noted(at, node, note)
+        if note.kind is FactKind.DISCARDED:
+            self._look_for_gap(at)  # what runs with it keeps nobody from holding
 
     def reported(self, at: Instant, node: SimNode, overlapped: Overlapped) -> None:
         request, other, their_request, length = overlapped

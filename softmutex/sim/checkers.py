@@ -258,6 +258,8 @@ class Laws:
             self.broken(Law.REQUESTS, at, node.id, "was told to leave and did not depart, and nothing had gone wrong")
 
     def departed(self, at: Instant, node: SimNode) -> None:
+        if all(member == node.id for member in node.members):
+            return  # it knows nobody to whom it could leave it
         for token in node.machine.view().tokens:
             self.broken(Law.TOKENS, at, node.id, f"left and took {short(token)} with it")
 

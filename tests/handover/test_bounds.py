@@ -114,7 +114,7 @@ def test_nobody_is_given_up_on_before_four_times_the_patience():
     assert exactly(handover.fired((TIMER, 1001), 400, [])) == exactly(Failed(TOKEN, 2, True))
 
 
-@pytest.mark.parametrize(("resends", "asked_until", "tries"), [(0, 1200, 11), (3, 1200, 14), (0, 5000, 11)])
+@pytest.mark.parametrize(("resends", "asked_until", "tries"), [(0, 1200, 11), (3, 1200, 14), (0, 3000, 11)])
 def test_a_sender_asks_so_often_and_so_long_before_the_token_is_gone(resends: int, asked_until: int, tries: int):
     handover = Handover(1, Start(1), patience=100, resends=resends)
     handover.give(TOKEN, 2, 0, [])
@@ -122,6 +122,15 @@ def test_a_sender_asks_so_often_and_so_long_before_the_token_is_gone(resends: in
     for _ in range(tries - 1):
         assert handover.fired((TIMER, 1001), asked_until, []) is None
     assert exactly(handover.fired((TIMER, 1001), asked_until, [])) == exactly(Gone(TOKEN, 2))
+
+
+def test_a_token_is_gone_when_thirty_times_the_patience_is_over():
+    """Whoever waits for it should look for it, however slow the network is and however few questions that were."""
+    handover = Handover(1, Start(1), patience=100, resends=0)
+    handover.give(TOKEN, 2, 0, [])
+    hear(handover, 2, Accept(1001, 7))
+    assert handover.fired((TIMER, 1001), 3000, []) is None
+    assert isinstance(handover.fired((TIMER, 1001), 3001, []), Gone)
 
 
 def test_a_token_is_not_gone_before_six_times_the_patience():

@@ -245,7 +245,7 @@ BREAKS = (
     Break(DoesNotCountGenerations, "kill-holder", "order"),
     Break(DoesNotCountHops, "nothing", "order"),
     Break(EveryJoinerMakesOne, "nothing", "overlap"),
-    Break(ForgetsItsHolds, "blocked-loop", "evidence"),
+    Break(ForgetsItsHolds, "partition-seen", "evidence"),
     Break(KeepsTheWeakerToken, "partition-seen", "tokens"),
     Break(LeavesWithTheToken, "churn-30", "tokens"),
     Break(MakesATokenWithoutAsking, "nothing", "tokens"),

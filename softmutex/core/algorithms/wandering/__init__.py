@@ -17,6 +17,7 @@ Each rule, where it lives, what it is for, and where the papers have it:
     patience    home          asked again when 1.25 rounds are over, as seen here  few messages
     register    home          the home keeps who waits: first come, first served   fairness          004, 002 central
     yielding    home          who had it lately lets others go first               fairness          000 section 3
+    reminders   home          who was told to wait is asked at an idle token       liveness
     queue       home          32 tickets travel along; more come by the batch      O(1) messages     004, at the owner
     borrowing   home          who waits behind a long turn comes to an idle slot   no idle slot
     ahead       tokens        who is too late for a fast token is kept where it comes by   fairness

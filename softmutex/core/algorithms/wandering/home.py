@@ -17,7 +17,7 @@ A4  The register is bounded by `REGISTER`; who does not fit is told nothing, and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from softmutex.core.algorithms.wandering.context import place_of, rank, same_token
 from softmutex.core.algorithms.wandering.messages import (
@@ -46,11 +46,13 @@ from softmutex.core.algorithms.wandering.settings import (
 from softmutex.core.events import NOBODY, Duration, Instant, NodeId, RequestId, Ticket, Token
 
 if TYPE_CHECKING:
+    from softmutex.core.algorithms.wandering.context import Context
     from softmutex.core.algorithms.wandering.search import TokenSearches
     from softmutex.core.algorithms.wandering.tokens import HeldToken, TokensHere
     from softmutex.core.algorithms.wandering.watch import LendersRoll
 
 REGISTER: Final = 1 << 18
+REMINDED: Final = 3
 LOW: Final = 4  # tickets that are fed one by one; more are given by the batch
 STEPS: Final = 4
 
@@ -60,6 +62,7 @@ class TokenPost:
 
     __slots__ = (
         "again",
+        "fed_at",
         "heard_at",
         "idle",
         "lent",
@@ -80,10 +83,22 @@ class TokenPost:
         self.relayed = 0  # times that it was seen
         self.turned_at: Instant = 0  # when it was first seen in this turn
         self.unsure: dict[NodeId, None] = {}  # fed since it was last seen
+        self.fed_at: Instant = 0
         self.idle = False  # it was parked when it was fed last: the fed should have come at once
         self.heard_at: Instant = 0  # from the holder itself, for this place; 0: from others, or it passed it on
         self.second = False  # we only hear of it from its first watcher
         self.again = 0  # waiters that asked again since it was last seen
+
+    def fed_now(self, tickets: tuple[Ticket, ...], now: Instant) -> None:
+        """They are on their way to the holder, and may get lost."""
+        if tickets:
+            self.unsure.update(dict.fromkeys(ticket.node for ticket in tickets))
+            self.fed_at = now
+
+    def never_arrived(self, there: tuple[Ticket, ...]) -> dict[NodeId, RequestId]:
+        """The turn goes on in which they were fed, and they are not in its queue."""
+        nodes = {self.place.holder, *(ticket.node for ticket in there)}
+        return {node: request for node, request in self.fed().items() if node not in nodes}
 
     def fed(self) -> dict[NodeId, RequestId]:
         """Who was fed to the holder since it was last seen."""
@@ -153,6 +168,62 @@ class Borrowing:
         return (1000, slot) if post is None else (len(post.lent) + (post.until != 0), slot)
 
 
+class Told(NamedTuple):
+    """Who was told to be patient."""
+
+    request: RequestId
+    hop: int  # of the only token, as it was known then; 0: there are several
+    times: int  # that it was reminded
+
+
+class Reminders:
+    """Who was told to be patient is asked whether it still waits, as soon as a token is idle.
+
+    A waiter asks again when its turn is overdue by what the register knew: with long turns, or many before it, that is
+    minutes. Its ticket may be lost meanwhile, by a datagram, or with a holder and its home that died together, and the
+    naive way leaves it to its patience beside an idle token. To ask again each few seconds would be most of all
+    messages.
+
+        QUEUED(long) --> told --a token is parked, nobody is registered--> QUEUED(0): ask again --WANT--> told anew
+
+    Who was told and has not been seen with a token since is reminded at each idle moment, `REMINDED` times in all: a
+    reminder may be lost as well. Who has had its turn does not answer. At most `REGISTER` are noted.
+    """
+
+    __slots__ = ("context", "posts", "told")
+
+    def __init__(self, context: Context, posts: dict[int, TokenPost]) -> None:
+        self.context = context
+        self.posts = posts
+        self.told: dict[NodeId, Told] = {}
+
+    def patient(self, node: NodeId, request: RequestId, patience: Duration) -> None:
+        self.told.pop(node, None)
+        if patience > PATIENCE and len(self.told) < REGISTER:
+            post = self.posts.get(0) if self.context.options.slots == 1 else None
+            self.told[node] = Told(request, 0 if post is None else post.place.hop, 0)
+
+    def departed(self, node: NodeId) -> None:
+        self.told.pop(node, None)
+
+    def seen(self, place: Place, is_idle: bool) -> None:
+        """A token is there. Who waits behind a turn of another one, as far as is known here, is left alone."""
+        told = self.told.get(place.holder)
+        if told is not None and place.hop > told.hop:
+            del self.told[place.holder]  # it had its turn
+        if not is_idle or not self.told:
+            return
+        behind_a_turn = {node for post in self.posts.values() if post.until for node in post.lent}
+        for node, (request, hop, times) in list(self.told.items()):
+            if node in behind_a_turn:
+                continue
+            if times + 1 < REMINDED:
+                self.told[node] = Told(request, hop, times + 1)
+            else:
+                del self.told[node]
+            self.context.post(node, Queued(request, 0))
+
+
 class Feeder(Protocol):
     def fed(self, held: HeldToken, tickets: tuple[Ticket, ...], more: bool) -> None:
         """These wait, and are to be in the queue of a token that is here."""
@@ -169,6 +240,7 @@ class Home:
         "posts",
         "precedence",
         "ready",
+        "reminders",
         "returned_at",
         "roll",
         "search",
@@ -186,6 +258,7 @@ class Home:
         self.precedence = Precedence(here.context.options)
         self.posts: dict[int, TokenPost] = {}
         self.borrowing = Borrowing(here, self.posts)
+        self.reminders = Reminders(here.context, self.posts)
         self.looks_after: set[int] = set()  # slots whose holders should ask for more
         self.turn: Duration = 0  # how long one takes, as far as can be seen from here
         self.returned_at: Instant = 0  # tickets that did not reach a holder were last fed again
@@ -213,16 +286,19 @@ class Home:
         register[node] = request
         self.precedence.asks(node, self.context.now - credit)
         if not self.serve():
-            self.context.post(node, Queued(request, self.patience))
+            self._queue(node, request)
 
     @property
     def somebody_waits(self) -> bool:
         return bool(self.ready or self.late)
 
-    @property
-    def patience(self) -> int:
+    def _queue(self, node: NodeId, request: RequestId) -> None:
+        """Its turn comes later."""
         waiting = len(self.ready) + len(self.late) + sum(len(post.lent) for post in self.posts.values())
-        return max(PATIENCE, max(PATIENCE_EACH, self.turn * 5 // 4) * waiting)
+        each = max(PATIENCE_EACH, self.turn * 5 // 4)
+        patience = max(PATIENCE, each * waiting // self.context.options.slots)
+        self.reminders.patient(node, request, patience)
+        self.context.post(node, Queued(request, patience))
 
     def _asked_again(self, post: TokenPost, ticket: Ticket) -> None:
         """The holder was told and did not come: the FEED was lost, or the holder is."""
@@ -233,7 +309,7 @@ class Home:
             self.search.start(post.place.slot, "a waiter was fed to the holder and asks again")
         if not is_well or ticket.node in post.unsure:
             self._feed(post, (ticket,))
-        self.context.post(ticket.node, Queued(ticket.request, self.patience))
+        self._queue(ticket.node, ticket.request)
 
     def _next(self, count: int, holder: NodeId = NOBODY) -> tuple[Ticket, ...]:
         """First come, first served; the late ones when nobody else waits. Not `holder`, where a node may use several:
@@ -250,6 +326,7 @@ class Home:
         for register in (self.ready, self.late, self.precedence.due):
             register.pop(node, None)
         self.borrowing.departed(node)
+        self.reminders.departed(node)
         for post in self.posts.values():
             post.lent.pop(node, None)
 
@@ -320,7 +397,7 @@ class Home:
             post.idle = True
             self._watch(post, GRACE)
         post.lent.update(tickets)
-        post.unsure.update(dict.fromkeys(ticket.node for ticket in tickets))
+        post.fed_now(tickets, self.context.now)
         self._feed(post, tickets)
 
     def _feed(self, post: TokenPost, tickets: tuple[Ticket, ...]) -> None:
@@ -384,7 +461,7 @@ class Home:
         return bool(post.until or post.lent)
 
     def _follow(self, post: TokenPost, place: Place, has: tuple[Ticket, ...]) -> None:
-        lost = post.follow(place, has, all_of_them=self.context.home == self.context.me)
+        lost = post.follow(place, has, all_of_them=self.context.home == self.context.me or not post.second)
         there = (place.holder, self.context.me, *post.lent, *self.context.gone)
         if lost:
             self.ready = {**{node: lost[node] for node in lost if node not in there}, **self.ready}
@@ -433,6 +510,8 @@ class Home:
             for node, request in post.fed().items():  # it is idle: they may still wait. Once, or they would be for ever
                 if node not in (place.holder, context.me) and self.borrowing.once(Ticket(node, request)):
                     self.ready.setdefault(node, request)
+        elif not hops and same_token(post.place, place) and context.now - post.fed_at > context.round_trip:
+            self.ready = {**post.never_arrived(seen.queue), **self.ready}
         self._follow(post, place, context.living(seen.queue))
         post.unsure.clear()
         taken_again = post.idle and seen.lease and context.options.slots > 1
@@ -453,6 +532,8 @@ class Home:
         post.lent.update(tickets)
         if tickets and not seen.lease:
             self._watch(post, GRACE)
+        post.fed_now(tickets, context.now)
+        self.reminders.seen(place, is_idle=not seen.lease and not tickets)
         context.post(sender, Heard(place.slot, place.epoch, place.hop, tickets, post.more, seen.sent))
         if sender != context.me and context.options.watchers > 1:
             self._relay(post, seen, known_parked)
@@ -487,6 +568,7 @@ class Home:
             self.context.cancel(("watch", place.slot))
         post.more = False
         post.second = True
+        self.reminders.seen(place, is_idle=not seen.lease and not self.somebody_waits)
         self.serve()
 
     def moved(self, place: Place, token: Token, stand_in: NodeId) -> None:

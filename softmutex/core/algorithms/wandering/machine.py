@@ -48,6 +48,7 @@ from softmutex.core.events import (
     Released,
     Requested,
     Returned,
+    Send,
     Silenced,
     Slept,
     Started,
@@ -60,7 +61,7 @@ from softmutex.core.events import (
 )
 from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Passing, Taken
 from softmutex.core.machine import Algorithm, Setup, View, WhenIsolated
-from softmutex.core.messages import Commit, Message, Offer
+from softmutex.core.messages import Ask, Commit, Message, Offer
 
 PATIENCE: Duration = SECOND // 5  # of a hand-over, before a round trip was measured
 RESENDS = 3
@@ -283,7 +284,12 @@ class Wandering(Algorithm):
             case ("queued", slot):
                 self.holder.tell_queued(slot)
             case _:
-                self._outcome(self.handover.fired(timer, self.context.now, self.context.out))
+                outcome = self.handover.fired(timer, self.context.now, self.context.out)
+                for effect in self.context.out:
+                    if type(effect) is Send and type(effect.message) is Ask:
+                        self.context.suspicious(effect.to)  # it may have died with the token
+                        break
+                self._outcome(outcome)
 
     # --- tokens ------------------------------------------------------------------------------------------------------
 
@@ -345,7 +351,9 @@ class Wandering(Algorithm):
         return self.holder.withhold(held)
 
     def still_looks_for(self, slot: int) -> bool:
-        return self.home.misses(slot) or self.home.somebody_waits or self.requests.asks
+        best = self.context.best.get(slot)
+        went = best is not None and best.holder in self.context.gone
+        return went or self.home.misses(slot) or self.home.somebody_waits or self.requests.asks
 
     def heard_of(self, slot: int) -> Place | None:
         return self.home.heard_of(slot)
@@ -382,6 +390,7 @@ class Wandering(Algorithm):
             self.requests.departed(node)
             for outcome in self.handover.departed(node, context.out):
                 self._outcome(outcome)
+        self.requests.moved_homes()
         self.watch.moved_homes()
         self.holder.members_changed()
         if context.home != context.me and home.somebody_waits:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from softmutex.core.algorithms.wandering.messages import Want
 from softmutex.core.algorithms.wandering.precedence import Precedence
-from softmutex.core.algorithms.wandering.settings import PATIENCE
+from softmutex.core.algorithms.wandering.settings import PATIENCE, PATIENCE_EACH
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import NOBODY, SECOND, Duration, Instant, NodeId, RequestId, from_seconds
 from softmutex.core.timing import Timing
@@ -45,6 +45,7 @@ class OwnRequests:
         "gen",
         "gen_most",
         "here",
+        "home",
         "keeper",
         "last_run",
         "maker",
@@ -73,6 +74,7 @@ class OwnRequests:
         self.asked: RequestId | None = None  # the request that our ticket names
         self.tries = 0  # by the home unanswered ones in a row, of whatever request
         self.strayed = False  # the last WANT went elsewhere, after a token, and nobody has answered it
+        self.home = NOBODY  # as it was when our ticket was sent
         self.keeper = NOBODY  # who said last that it has our ticket, and for how long that is good
         self.patience: Duration = 0
         self.missed = False  # a token came for our ticket while this node had as many as it may use
@@ -187,16 +189,27 @@ class OwnRequests:
 
     def departed(self, node: NodeId) -> None:
         """Who keeps our ticket left, and may have found nobody to leave it to: ask soon, the fewer wait the sooner."""
-        if node == self.keeper and self.asked is not None:
+        if node == self.keeper:
             self.keeper = NOBODY
-            soon = self.context.rng.random() * (min(self.patience, DAY) // 32)
-            self.context.timer("want", self.context.now + self.context.rto + round(soon))
+            self._ask_soon()
 
     def returned(self, node: NodeId) -> None:
         """The first home is back: who stood in for it may have our ticket, and what it fed may not have arrived."""
-        if self.asked is not None and node == next(self.context.ring(), NOBODY):
-            soon = self.context.rng.random() * (min(self.patience, DAY) // 32)
-            self.context.timer("want", self.context.now + self.context.rto + round(soon))
+        if node == next(self.context.ring(), NOBODY):
+            self._ask_soon()
+
+    def moved_homes(self) -> None:
+        """The membership changed. Who keeps our ticket is a home no longer, and may be lost unnoticed from here."""
+        if self.context.home != self.home:
+            self.home = self.context.home
+            self._ask_soon()
+
+    def _ask_soon(self) -> None:
+        """Our ticket may be lost; many others will ask, too."""
+        if self.asked is not None:
+            spread = min(self.patience, len(self.context.members) * PATIENCE_EACH) // 32
+            soon = round(self.context.rng.random() * spread)
+            self.context.timer("want", self.context.now + self.context.rto + soon)
 
     def offered(self) -> None:
         """An offer is on its way: we are in the token's queue."""
@@ -258,5 +271,6 @@ class OwnRequests:
         wait = AGAIN * self.context.rto << min(self.tries, 4)
         self.strayed = to != self.context.home
         self.tries += not self.strayed
+        self.home = self.context.home
         self.context.timer("want", self.context.now + wait)
         self.context.ask(to, Want(self.context.me, self.asked, self.late, steps, ahead), self.credit)

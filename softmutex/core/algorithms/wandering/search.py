@@ -123,13 +123,21 @@ class Ballots:
 
     def promise(self, slot: int, node: NodeId) -> bool:
         """Whether it has ours now."""
-        if node in self._desk.deaf:
+        if node in self._desk.deaf or node in self._desk.gone:  # what it said may have been late
             return False
         holder, until = self._promises.get(slot, (node, 0))
         if holder != node and until > self._desk.now:
             return False
         self._promises[slot] = (node, self._desk.now + max(PROMISE, PROMISE_TRIPS * self._desk.rto))
         return True
+
+    def yields(self, slot: int, to: NodeId) -> bool:
+        """Our own is of no use beside the first home's, and several that look for it would keep each other from it."""
+        own = self._promises.get(slot, (NOBODY, 0))[0] == self._desk.me != to == self._desk.home
+        if own and slot in self._desk.best:  # else both are newcomers, and either may know nobody of the group
+            del self._promises[slot]
+            return True
+        return False
 
     def release(self, slot: int, node: NodeId) -> None:
         if self._promises.get(slot, (NOBODY, 0))[0] == node:
@@ -288,9 +296,9 @@ class TokenSearches:
         held = self.here.by_slot.get(slot)
         if slot in self.by_slot or (held is not None and not held.doubt):
             return  # it is here: nobody will have seen it, but us, and it may be gone when they have answered
-        if held is None and self.here.leaving:
-            return  # a leaver has no use for one that it would make
-        context = self.context
+        context, here = self.context, self.here
+        if held is None and here.leaving and not (here.in_use and context.home == context.me):
+            return  # a leaver has no use for one that it would make; while A runs, a home has its duties
         search = self.by_slot[slot] = TokenSearch(slot, why, int(context.rng.random() * 2**53))
         best = context.best.get(slot)
         if best is not None:
@@ -320,6 +328,8 @@ class TokenSearches:
 
     def _add(self, search: TokenSearch, node: NodeId, tries: int = 0) -> None:
         if node not in (0, self.context.me) and self.context.is_member(node):
+            if node in self.context.silent:
+                tries = PROBES - FEW  # the group has asked it; but it may be back
             search.asked.setdefault(node, tries)
 
     def _widen(self, search: TokenSearch) -> None:
@@ -403,6 +413,9 @@ class TokenSearches:
         if not probe.ballot:
             self.ballots.release(slot, sender)
         else:
+            search = self.by_slot.get(slot)
+            if self.ballots.yields(slot, sender) and search is not None:
+                search.refused = True
             free = self.ballots.is_next(sender) and self.ballots.promise(slot, sender)
             if not free and context.home == context.me:
                 self.start(slot, "somebody else looks for it")
@@ -602,12 +615,14 @@ class TokenSearches:
                     self._end_of_stage(search)
 
     def silenced(self, node: NodeId) -> None:
-        """The group has found out that it does not answer: nobody waits for it any longer, but who has a token.
-        (Where all answer quickly, its stage is soon over; and a group that was divided may be one again by then.)"""
+        """The group has found out that it does not answer: nobody waits for it any longer, but who has a token and
+        reaches too few. (Where all answer quickly, its stage is soon over; a divided group may be one by then.)"""
         for search in list(self.by_slot.values()):
             tries = search.asked.get(node, 0)
             late = self.context.now - search.began > SECOND
-            if 0 < tries <= PROBES and late and search.slot not in self.here.by_slot:
+            there = 1 + sum(each < 0 for each in search.asked.values())
+            enough = 2 * there > 1 + len(search.asked) or search.slot not in self.here.by_slot
+            if 0 < tries <= PROBES and late and enough:
                 search.asked[node] = GIVEN_UP
                 search.pending -= 1
                 if not search.pending:

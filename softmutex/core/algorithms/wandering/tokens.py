@@ -452,15 +452,17 @@ class TokenHolder:
             self._park(held)
 
     def known_first(self, held: HeldToken) -> tuple[Ticket, ...]:
-        """Whom this node does not know yet it cannot pass to: others may. Nor to who hears nobody. Empty where it knows
-        nobody else in the queue."""
-        queue, reaches = held.token.queue, self.context.reaches
-        if not queue or reaches(queue[0].node):
+        """Whom this node does not know yet it cannot pass to: others may. Nor to who hears nobody, and to who is silent
+        only when nobody else waits. Empty where it knows nobody else in the queue."""
+        queue, reaches, silent = held.token.queue, self.context.reaches, self.context.silent
+        if not queue or (reaches(queue[0].node) and queue[0].node not in silent):
             return queue
         queue = self.context.living(queue)
         if len(queue) < len(held.token.queue):
             held.token = held.token._replace(queue=queue)
         known = tuple(ticket for ticket in queue if reaches(ticket.node))
+        if silent:
+            known = tuple(sorted(known, key=lambda ticket: ticket.node in silent))
         if known:
             strangers = tuple(ticket for ticket in queue if not reaches(ticket.node))
             held.token = held.token._replace(queue=known + strangers)
@@ -662,7 +664,7 @@ class TokenHolder:
         if is_silent:
             self.context.suspicious(to)
             self.unreached[to] = self.unreached.get(to, 0) + 1
-            if self.unreached[to] <= ATTEMPTS and self.context.is_member(to):
+            if self.unreached[to] <= ATTEMPTS and self.context.is_member(to) and to not in self.context.silent:
                 queue = (*queue, *(lost[:1] if held.retry is None else ()))[:QUEUE]
             else:
                 del self.unreached[to]
