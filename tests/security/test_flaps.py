@@ -74,7 +74,7 @@ async def flap(seed: int, complete: bool, identities: bool, folder: Path) -> flo
                 network.cut(name, other)
             if rng.random() < 0.4:
                 network.heal()
-            await asyncio.sleep(rng.choice((0.05, 0.5, 3.0, 8.0)))
+            await asyncio.sleep(rng.choice((0.05, 0.5, 3.0, 8.0, 45.0, 200.0)))
         network.heal()
         for each in lists.values():
             each.leave_out()
