@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from softmutex import Node
-from softmutex.cli.benching.rounds import Rounds
+from softmutex.cli.benching.rounds import InterleavedRounds
 from softmutex.ports import Observation
 
 SOFTMUTEX = str(Path(sys.executable).with_name("softmutex"))
@@ -64,7 +64,7 @@ async def measure_start(times: int) -> dict[str, Any]:
         "agent": job(),
         "no agent": job("--no-agent"),
     }
-    took = await Rounds.arun({name: partial(took_s, command) for name, command in commands.items()}, times)
+    took = await InterleavedRounds.arun({name: partial(took_s, command) for name, command in commands.items()}, times)
     median = {name: took.median(name) for name in commands}
     best = {name: took.fastest(name) for name in commands}
     before = cpu_of_children_s()

@@ -37,7 +37,7 @@ from typing import Any
 from softmutex_adapters.memberships.static import StaticMembership
 
 from softmutex import Node
-from softmutex.cli.benching.rounds import Rounds
+from softmutex.cli.benching.rounds import InterleavedRounds
 from softmutex.core.messages import Withdraw
 from softmutex.core.wire import Frame
 from softmutex.runtime import keyfile
@@ -113,7 +113,7 @@ async def measure_seal(rounds: int) -> Figures:
 async def measure_seals(rounds: int, papers: dict[str, Any]) -> Figures:
     async with pair() as plain, pair(key=KEY) as sealed, pair(key=KEY, **papers) as signed:
         pairs = {"plain": plain, "sealed": sealed, "signed": signed}
-        taken = await Rounds.arun({name: partial(hop_us, nodes) for name, nodes in pairs.items()}, rounds)
+        taken = await InterleavedRounds.arun({name: partial(hop_us, nodes) for name, nodes in pairs.items()}, rounds)
     return {
         "hop_us": round(taken.fastest("plain")),
         "hop_sealed_us": round(taken.fastest("sealed")),
@@ -294,7 +294,7 @@ def measure_flood(rounds: int) -> Figures:
                 sent += sum(counts)
             grown = max(worker.resident_kb - was for worker, was in zip(workers, grown_from, strict=True))
             p99, p50 = (
-                Rounds([{"calm": a[what], "flooded": b[what]} for a, b in zip(calm, flooded, strict=True)])
+                InterleavedRounds([{"calm": a[what], "flooded": b[what]} for a, b in zip(calm, flooded, strict=True)])
                 for what in ("p99_us", "p50_us")
             )
             figures[kind] = {

@@ -38,7 +38,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from softmutex_adapters.observers.otel import TRACED_A_SECOND, OpenTelemetry
 
 from softmutex import Node, SoftMutex
-from softmutex.cli.benching.rounds import Rounds
+from softmutex.cli.benching.rounds import InterleavedRounds
 from softmutex.cli.benching.workers import Line, in_processes
 
 SLOT_S, PAUSE_S = 0.5, 0.1
@@ -126,8 +126,12 @@ async def measure(rounds: int) -> dict[str, Any]:
     hung.close()
     slots = {mode: list(zip(one[mode], other[mode], strict=True)) for mode in MODES}
     turns = [dict(zip(MODES, turn, strict=True)) for turn in zip(*slots.values(), strict=True)]
-    hop_us = Rounds([{mode: SLOT_S / (a[0] + b[0]) * 1e6 for mode, (a, b) in turn.items()} for turn in turns])
-    cpu_us = Rounds([{mode: (a[1] + b[1]) / (a[0] + b[0]) * 1e6 for mode, (a, b) in turn.items()} for turn in turns])
+    hop_us = InterleavedRounds(
+        [{mode: SLOT_S / (a[0] + b[0]) * 1e6 for mode, (a, b) in turn.items()} for turn in turns]
+    )
+    cpu_us = InterleavedRounds(
+        [{mode: (a[1] + b[1]) / (a[0] + b[0]) * 1e6 for mode, (a, b) in turn.items()} for turn in turns]
+    )
     return {
         mode: {
             "hop_us": round(hop_us.median(mode), 1),

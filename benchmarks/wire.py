@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from softmutex.cli.benching.rounds import Rounds
+from softmutex.cli.benching.rounds import InterleavedRounds
 from softmutex.core.events import SECOND, Escort, Token
 from softmutex.core.messages import Offer
 from softmutex.core.wire import Frame, decode, encode
@@ -74,7 +74,7 @@ def import_ms(module: str) -> float:
 
 def run(rounds: int) -> dict[str, object]:
     things = {name: partial(measure_us, call) for name, call in things_to_measure().items()}
-    taken = Rounds.run(things, rounds)
+    taken = InterleavedRounds.run(things, rounds)
     ratios = {
         f"{name} / loopback datagram": taken.ratio(name, "loopback datagram")
         for name in ("encode + decode", "seal + open")

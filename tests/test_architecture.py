@@ -236,6 +236,21 @@ def test_every_noun_of_the_core_and_of_the_simulator_is_in_the_glossary():
     assert not missing, "docs/glossary.md has no line for " + ", ".join(missing)
 
 
+# One thing with three faces: for a loop, for threads, for a program beside an agent.
+FACES = {"Hold", "Node", "SoftMutex"}
+
+
+@pytest.mark.house
+def test_no_two_classes_of_the_product_have_one_name():
+    homes: dict[str, list[str]] = {}
+    for path, text in sources(ROOT / "softmutex"):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(where(path, node))
+    found = [f"{name}: {', '.join(places)}" for name, places in homes.items() if len(places) > 1 and name not in FACES]
+    assert not found, "\n".join(sorted(found))
+
+
 NUMBERED = re.compile(r"^\s*(?:[A-Z]\d  )")  # where an invariant or a promise is declared, and how it is cited
 CITED = re.compile(r"(?<![\w.^+])(?:(\w+)\.)?([A-Z]\d)(?!\w)")
 

@@ -183,7 +183,7 @@ def uid_of_peer(link: socket.socket) -> int | None:
 # --- the agent's side ------------------------------------------------------------------------------------------------
 
 
-class Door:
+class AgentDoor:
     """The socket on which an agent listens, inherited from systemd or made. `of_host`: for all users."""
 
     def __init__(self, path: str, environ: Mapping[str, str] = os.environ, *, of_host: bool = False) -> None:

@@ -34,7 +34,7 @@ OnOverrun: TypeAlias = Callable[[Hold], object]
 
 
 @dataclass(order=True, slots=True)
-class Waiter:
+class WaitingJob:
     since_s: float
     number: int
     granted: asyncio.Future[tuple[Any, Hold]] = field(compare=False)
@@ -42,7 +42,7 @@ class Waiter:
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptHold:
     left_s: float  # when its job gave up; since 1970, as `since_s`
     timer: asyncio.TimerHandle
     user: User
@@ -54,8 +54,8 @@ class Room:
     def __init__(self, make: Callable[[OnOverrun], SoftMutex]) -> None:
         self._mutex = make(self._overran)
         self._numbers = itertools.count()
-        self._waiting: list[Waiter] = []
-        self._kept: list[Kept] = []
+        self._waiting: list[WaitingJob] = []
+        self._kept: list[KeptHold] = []
         self._served: dict[User, int] = {}  # the last turn of each, by number
         self._turns = itertools.count(1)
         self._claims: list[asyncio.Task[None]] = []  # those that are not granted yet, the oldest first
@@ -76,7 +76,7 @@ class Room:
         user: User = NOBODY,
     ) -> AsyncIterator[Hold]:
         """`AcquireTimeout`, and what a claim ends with: `Isolated`, `NodeClosed`."""
-        waiter = Waiter(min(since_s, now_s), next(self._numbers), asyncio.get_running_loop().create_future(), user)
+        waiter = WaitingJob(min(since_s, now_s), next(self._numbers), asyncio.get_running_loop().create_future(), user)
         self._come_back(waiter)
         bisect.insort(self._waiting, waiter)
         self._settle()
@@ -107,10 +107,10 @@ class Room:
     # --- places -------------------------------------------------------------------------------------------------------
 
     def _keep(self, left_s: float, keep_s: float, user: User) -> None:
-        self._kept.append(Kept(left_s, asyncio.get_running_loop().call_later(keep_s, self._expire, left_s), user))
+        self._kept.append(KeptHold(left_s, asyncio.get_running_loop().call_later(keep_s, self._expire, left_s), user))
         user.kept += 1
 
-    def _drop(self, kept: Kept) -> None:
+    def _drop(self, kept: KeptHold) -> None:
         kept.timer.cancel()
         kept.user.kept -= 1
         self._kept.remove(kept)
@@ -119,14 +119,14 @@ class Room:
         self._drop(next(kept for kept in self._kept if kept.left_s == left_s))
         self._settle()
 
-    def _come_back(self, waiter: Waiter) -> None:
+    def _come_back(self, waiter: WaitingJob) -> None:
         """Whoever began to wait before a place was left may have it: it is the same job, or one that waits longer."""
         for kept in self._kept:
             if kept.user is waiter.user and waiter.since_s < kept.left_s:
                 self._drop(kept)
                 return
 
-    def _next(self) -> Waiter:
+    def _next(self) -> WaitingJob:
         """R3. Of the user whose last turn is the longest ago, the job that waits longest."""
         waiter = min(self._waiting, key=lambda waiter: (self._served.get(waiter.user, 0), waiter))
         self._waiting.remove(waiter)
@@ -140,7 +140,7 @@ class Room:
         while len(self._claims) < wanted:
             self._claims.append(asyncio.create_task(self._claim(), name=f"a place for {self._mutex.name}"))
 
-    async def _leave(self, waiter: Waiter) -> None:
+    async def _leave(self, waiter: WaitingJob) -> None:
         """It gives up. A grant that crosses that is the next one's."""
         if waiter in self._waiting:
             self._waiting.remove(waiter)

@@ -21,9 +21,9 @@ from typing import Any
 
 from softmutex import ConfigError, Node, SoftMutexError
 from softmutex.agent.link import NOT_ACQUIRED, USAGE, VERSION, Lines, Message, NotALink, pack
-from softmutex.agent.place import TOUCH_EVERY_S, Door, uid_of_peer
+from softmutex.agent.place import TOUCH_EVERY_S, AgentDoor, uid_of_peer
 from softmutex.agent.room import Rooms
-from softmutex.agent.session import Session, Wish
+from softmutex.agent.session import JobSession, JobWish
 from softmutex.agent.users import WORDS_OF_A_WISH, Limits, TooMuch, User, Users
 from softmutex.core.names import check_name
 from softmutex.runtime.options import BY_JOB, SETTINGS, read_one
@@ -41,7 +41,7 @@ FIRST_WORDS = ("want", "look", "evict")
 
 
 class Server:
-    def __init__(self, node: Node, door: Door, limits: Limits | None = None) -> None:
+    def __init__(self, node: Node, door: AgentDoor, limits: Limits | None = None) -> None:
         self._node = node
         self._users = Users(limits)
         self._door = door
@@ -114,7 +114,7 @@ class Server:
                 return
             if wish is not None:
                 await asyncio.sleep(self._begins_s - asyncio.get_running_loop().time())
-                session = Session(
+                session = JobSession(
                     *(link, wish, self._node),
                     lines=lines,
                     rooms=self._rooms,
@@ -126,7 +126,7 @@ class Server:
                 except Exception:
                     log.exception("a session went wrong; the agent goes on")
 
-    def _take(self, link: socket.socket, want: Message, user: User) -> Wish | None:
+    def _take(self, link: socket.socket, want: Message, user: User) -> JobWish | None:
         version = want.get("version")
         if isinstance(version, int | float) and version > VERSION:
             why = f"this agent speaks version {VERSION} of its protocol, and {version} is wanted. Start a newer agent."
@@ -196,7 +196,7 @@ async def read_wish(link: socket.socket, lines: Lines, most: int) -> Message:
             return messages[0]
 
 
-def wish_of(want: Message) -> Wish:
+def wish_of(want: Message) -> JobWish:
     name, options, timeout = want.get("name"), want.get("options") or {}, want.get("timeout")
     if unknown := set(options) - BY_JOB:
         raise ConfigError(
@@ -214,7 +214,7 @@ def wish_of(want: Message) -> Wish:
     since_s = float(since) if isinstance(since, int | float) else None
     keep_s = min(float(keep), KEEP_MOST_S) if isinstance(keep, int | float) else 0.0
     purpose = want.get("purpose")
-    return Wish(
+    return JobWish(
         str(name),
         read,
         timeout_s,
@@ -228,7 +228,7 @@ def wish_of(want: Message) -> Wish:
     )
 
 
-async def serve(node: Node, door: Door, limits: Limits | None = None) -> None:
+async def serve(node: Node, door: AgentDoor, limits: Limits | None = None) -> None:
     """Until it is cancelled. The node must be open; it is closed in the end. `limits`: of each user, for all users."""
     server = Server(node, door, limits)
     try:

@@ -40,7 +40,7 @@ log = logger("agent")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class JobWish:
     name: str
     keywords: Mapping[str, Any]  # of the mutex
     timeout_s: float | None
@@ -57,11 +57,11 @@ async def no_more_to_do() -> None:
     """The node is there already."""
 
 
-class Session:
+class JobSession:
     def __init__(
         self,
         link: socket.socket,
-        wish: Wish,
+        wish: JobWish,
         node: Node,
         *,
         join: Callable[[], Awaitable[None]] = no_more_to_do,

@@ -14,7 +14,7 @@ import socket
 
 from softmutex import AcquireTimeout, Node
 from softmutex.agent.groups import KILL_PATIENCE_S
-from softmutex.agent.session import Session, Wish
+from softmutex.agent.session import JobSession, JobWish
 from softmutex.cli import tracing
 from softmutex.core.names import printable
 from softmutex.runtime.config import Settings
@@ -22,9 +22,9 @@ from softmutex.runtime.config import Settings
 LEAVE_MARGIN_S = 3.0
 
 
-def serve(link: socket.socket, wish: Wish, settings: Settings, log_level: int) -> None:
+def serve(link: socket.socket, wish: JobWish, settings: Settings, log_level: int) -> None:
     to_stderr = logging.StreamHandler()
-    to_stderr.setFormatter(Printable("softmutex: %(message)s"))
+    to_stderr.setFormatter(PrintableLines("softmutex: %(message)s"))
     logging.basicConfig(handlers=[to_stderr], level=log_level)
     logging.getLogger("softmutex.hold").setLevel(logging.CRITICAL)  # for programmers; the front has its own words
     tracing.set_up()
@@ -34,14 +34,14 @@ def serve(link: socket.socket, wish: Wish, settings: Settings, log_level: int) -
         tracing.flush()
 
 
-class Printable(logging.Formatter):
+class PrintableLines(logging.Formatter):
     """What is told names other members, and those chose their names."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the name that logging calls)
         return printable(super().formatMessage(record))
 
 
-async def attend(link: socket.socket, wish: Wish, settings: Settings) -> None:
+async def attend(link: socket.socket, wish: JobWish, settings: Settings) -> None:
     node = Node._of(settings)
 
     async def join() -> None:
@@ -57,6 +57,6 @@ async def attend(link: socket.socket, wish: Wish, settings: Settings) -> None:
         signal.setitimer(signal.ITIMER_REAL, settings["leave_timeout"] + KILL_PATIENCE_S + LEAVE_MARGIN_S)
 
     try:
-        await Session(link, wish, node, join=join, on_end=end_in_time).attend()
+        await JobSession(link, wish, node, join=join, on_end=end_in_time).attend()
     finally:
         await node.close()

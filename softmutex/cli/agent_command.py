@@ -22,7 +22,7 @@ from pathlib import Path
 
 from softmutex import Node, SoftMutexError
 from softmutex.agent.link import NOT_STARTED
-from softmutex.agent.place import OF_HOST, Door, path_of
+from softmutex.agent.place import OF_HOST, AgentDoor, path_of
 from softmutex.agent.server import serve
 from softmutex.agent.users import Limits
 from softmutex.cli import tracing
@@ -91,7 +91,7 @@ def at_least_one(text: str) -> int:
 
 async def run(settings: Settings, path: str, limits: Limits | None) -> None:
     """The door first: that another agent is there is known at once. Then the node, and only then is anybody let in."""
-    door = Door(path, of_host=limits is not None)
+    door = AgentDoor(path, of_host=limits is not None)
     node = Node._of(settings)
     try:
         await node.open()

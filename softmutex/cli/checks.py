@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from softmutex import plugins
-from softmutex.cli.survey import Answer
+from softmutex.cli.survey import SurveyAnswer
 from softmutex.ports import CannotOpen, Closed, Transport, is_on_this_host
 from softmutex.runtime.config import Settings, meets_nobody_else, places_of_files
 from softmutex.runtime.options import SETTINGS
@@ -30,7 +30,7 @@ LAG_S = 0.5
 STRANGE = ("unknown_key", "forged", "not_sealed", "sealed", "version")  # frames that a node refused, by reason
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
@@ -39,21 +39,21 @@ class Verdict(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     check: str
-    verdict: Verdict
+    verdict: CheckVerdict
     says: str
     remedy: str = ""
 
 
 def ok(check: str, says: str) -> Finding:
-    return Finding(check, Verdict.OK, says)
+    return Finding(check, CheckVerdict.OK, says)
 
 
 def warn(check: str, says: str, remedy: str) -> Finding:
-    return Finding(check, Verdict.WARN, says, remedy)
+    return Finding(check, CheckVerdict.WARN, says, remedy)
 
 
 def fail(check: str, says: str, remedy: str = "") -> Finding:
-    return Finding(check, Verdict.FAIL, says, remedy)
+    return Finding(check, CheckVerdict.FAIL, says, remedy)
 
 
 # --- this installation -----------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def check_key(settings: Settings, found: Sequence[bytes]) -> Iterator[Finding]:
         yield ok("key", f"frames are sealed with the key that {shown(settings, 'membership')} gives its members")
 
 
-async def check_transport(settings: Settings, has_key: bool, answers: Sequence[Answer]) -> list[Finding]:
+async def check_transport(settings: Settings, has_key: bool, answers: Sequence[SurveyAnswer]) -> list[Finding]:
     """Whether a node could listen here, and reach itself under the address that it tells others."""
     transport = plugins.transport(settings["transport"])
     try:
@@ -143,7 +143,7 @@ def check_reach(settings: Settings, transport: Transport, has_key: bool) -> Iter
         yield fail("key", says, "Give all members the same key_file. This makes one: softmutex key new FILE")
 
 
-def port_taken(settings: Settings, answers: Sequence[Answer], error: Exception) -> Finding:
+def port_taken(settings: Settings, answers: Sequence[SurveyAnswer], error: Exception) -> Finding:
     place = str(settings["transport"]).partition("://")[2].partition("?")[0]
     port = place.rpartition(":")[2]
     ours = [each.name for each in answers if each.document and each.document["address"].rpartition(":")[2] == port]
@@ -181,7 +181,7 @@ def check_names(unresolved: Sequence[str]) -> Iterator[Finding]:
         yield fail("members", f"{name} cannot be resolved", f"Does `getent hosts {host}` know it on this host?")
 
 
-def check_members(settings: Settings, answers: Sequence[Answer]) -> Iterator[Finding]:
+def check_members(settings: Settings, answers: Sequence[SurveyAnswer]) -> Iterator[Finding]:
     told = [each for each in answers if each.document]
     if not answers:
         says = f"{shown(settings, 'membership')} shows no member"
@@ -250,7 +250,7 @@ def check_node(name: str, document: dict[str, Any]) -> Iterator[Finding]:
             yield fail("members", f"{name} is isolated: {mutex['name']} waits there", "Can it reach the others?")
 
 
-def check_clocks(answers: Sequence[Answer]) -> Iterator[Finding]:
+def check_clocks(answers: Sequence[SurveyAnswer]) -> Iterator[Finding]:
     for each in answers:
         if each.document is None:
             continue
@@ -263,7 +263,7 @@ def check_clocks(answers: Sequence[Answer]) -> Iterator[Finding]:
             yield ok("clocks", f"the clock of {each.name} agrees to {abs(each.offset_s) + doubt_s:.3f} s")
 
 
-def check_agreement(answers: Sequence[Answer]) -> Iterator[Finding]:
+def check_agreement(answers: Sequence[SurveyAnswer]) -> Iterator[Finding]:
     """Whether all run the same version, and each mutex by the same terms."""
     told = [(each.name, each.document) for each in answers if each.document]
     versions = sorted({document["version"] for _, document in told} | {own_version()})

@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from softmutex import plugins
 from softmutex.cli import complain
 from softmutex.cli.checks import (
+    CheckVerdict,
     Finding,
-    Verdict,
     check_agreement,
     check_clocks,
     check_installation,
@@ -40,7 +40,7 @@ from softmutex.cli.checks import (
     shown,
 )
 from softmutex.cli.settings import add_mutex_flags, add_node_flags, mutex_keywords, node_settings
-from softmutex.cli.survey import Answer, Survey
+from softmutex.cli.survey import Survey, SurveyAnswer
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.core.names import printable
 from softmutex.runtime import keys
@@ -80,13 +80,13 @@ def main(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(report(settings, findings)) + "\n")
     else:
         sys.stdout.write("\n".join([*lines(findings), verdict(findings)]) + "\n")
-    return int(any(each.verdict is Verdict.FAIL for each in findings))
+    return int(any(each.verdict is CheckVerdict.FAIL for each in findings))
 
 
 def verdict(findings: Sequence[Finding]) -> str:
     """One line for who reads only that."""
-    failed = [each for each in findings if each.verdict is Verdict.FAIL]
-    warned = [each for each in findings if each.verdict is Verdict.WARN]
+    failed = [each for each in findings if each.verdict is CheckVerdict.FAIL]
+    warned = [each for each in findings if each.verdict is CheckVerdict.WARN]
     worst = (failed or warned)[:1]
     if not worst:
         return "=> all is well"
@@ -134,7 +134,7 @@ async def examine(settings: Settings) -> list[Finding]:
     finally:
         await membership.aclose()
     findings += check_key(settings, group_keys)
-    answers: Sequence[Answer] = ()
+    answers: Sequence[SurveyAnswer] = ()
     try:
         async with Survey(settings) as survey:
             answers = await survey.ask(PATIENCE_S)
@@ -153,7 +153,7 @@ async def examine(settings: Settings) -> list[Finding]:
     return [*findings, *await check_transport(settings, bool(group_keys), answers)]
 
 
-def all_have_met(answers: Sequence[Answer]) -> bool:
+def all_have_met(answers: Sequence[SurveyAnswer]) -> bool:
     told = [each.document for each in answers if each.document]
     return all(document["peers"] >= len(told) - 1 for document in told)
 
@@ -165,7 +165,7 @@ def report(settings: Settings | None, findings: Sequence[Finding]) -> dict[str, 
         else {name: {"value": shown(settings, name), "origin": origin(settings, name)} for name in SETTINGS}
     )
     return {
-        "ok": all(each.verdict is not Verdict.FAIL for each in findings),
+        "ok": all(each.verdict is not CheckVerdict.FAIL for each in findings),
         "settings": in_force,
         "findings": [
             {"check": each.check, "verdict": each.verdict.value, "says": each.says, "remedy": each.remedy}

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from softmutex.cli import complain
 from softmutex.cli.settings import add_node_flags, node_settings
-from softmutex.cli.survey import Answer, Survey, nobody_answered
+from softmutex.cli.survey import Survey, SurveyAnswer, nobody_answered
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.core.messages import Forgetting
 from softmutex.core.names import printable
@@ -62,7 +62,7 @@ async def forget(settings: Settings, whom: str) -> int:
     return 0 if told[Forgetting.FORGOTTEN] else complain("softmutex forget: no member obeys", UNKNOWN)
 
 
-def silent_of(answer: Answer) -> Sequence[dict[str, str]]:
+def silent_of(answer: SurveyAnswer) -> Sequence[dict[str, str]]:
     return [] if answer.document is None else answer.document.get("silent", [])
 
 
@@ -70,7 +70,7 @@ def called(peer: dict[str, str]) -> str:
     return peer["name"] or peer["address"]
 
 
-def meant(answers: Sequence[Answer], whom: str) -> dict[int, str]:
+def meant(answers: Sequence[SurveyAnswer], whom: str) -> dict[int, str]:
     """Ids of those who are silent to somebody, and are called so. Several lives may have had one name."""
     return {
         int(peer["id"], 16): called(peer)

@@ -39,7 +39,7 @@ HOME: Final = SYSTEM_FILE.parent
 
 
 @dataclass(frozen=True)
-class Host:
+class GroupHost:
     name: str
     address: str = ""
 
@@ -76,7 +76,7 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def read_hosts(said: str) -> list[Host]:
+def read_hosts(said: str) -> list[GroupHost]:
     hosts = []
     for part in filter(None, (each.strip() for each in said.split(","))):
         name, _, address = part.partition("=")
@@ -86,13 +86,13 @@ def read_hosts(said: str) -> list[Host]:
             raise ConfigError(f"--hosts {part}: {address!r} is no address. Write name=10.0.0.1") from None
         if not name or any(not (letter.isalnum() or letter in "-._:") for letter in name):
             raise ConfigError(f"--hosts {part}: {name!r} is no name of a host.")
-        hosts.append(Host(name, given))
+        hosts.append(GroupHost(name, given))
     if len(hosts) < 2 or len({host.name for host in hosts}) < len(hosts):
         raise ConfigError(f"--hosts {said}: two hosts at least, each once. On one host nothing has to be set up.")
     return hosts
 
 
-def write_all(where: Path, hosts: list[Host], arguments: argparse.Namespace) -> None:
+def write_all(where: Path, hosts: list[GroupHost], arguments: argparse.Namespace) -> None:
     from softmutex.runtime import keyfile
 
     words = words_for(hosts, arguments)
@@ -110,7 +110,7 @@ def write_all(where: Path, hosts: list[Host], arguments: argparse.Namespace) -> 
         write_certificates(where / "certificates", {host.name: sorted(names_of(host)) for host in hosts})
 
 
-def words_for(hosts: list[Host], arguments: argparse.Namespace) -> dict[str, str]:
+def words_for(hosts: list[GroupHost], arguments: argparse.Namespace) -> dict[str, str]:
     import getpass
 
     return {
@@ -126,7 +126,7 @@ def words_for(hosts: list[Host], arguments: argparse.Namespace) -> dict[str, str
     }
 
 
-def settings(host: Host, hosts: list[Host], arguments: argparse.Namespace) -> str:
+def settings(host: GroupHost, hosts: list[GroupHost], arguments: argparse.Namespace) -> str:
     scheme = "https" if arguments.https else "udp"
     query = f"?cert={HOME}/host.pem&key={HOME}/host.key&ca={HOME}/ca.pem" if arguments.https else ""
     members = ",".join(join_address(one.reached_at, arguments.port) for one in hosts)
@@ -143,7 +143,7 @@ def settings(host: Host, hosts: list[Host], arguments: argparse.Namespace) -> st
     return "\n".join(lines) + "\n"
 
 
-def names_of(host: Host) -> Iterator[str]:
+def names_of(host: GroupHost) -> Iterator[str]:
     """All under which others may reach it: certificates are checked against the name or address that was dialled."""
     yield host.name
     if host.address:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from softmutex.cli import complain
 from softmutex.cli.settings import add_node_flags, node_settings
-from softmutex.cli.survey import Answer, Survey, nobody_answered
+from softmutex.cli.survey import Survey, SurveyAnswer, nobody_answered
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.core.names import printable
 from softmutex.runtime import keyfile, keys
@@ -109,14 +109,14 @@ def show(settings: Settings, with_members: bool) -> int:
     return UNAVAILABLE if unknown else said
 
 
-async def ask(settings: Settings) -> tuple[list[Answer], str]:
+async def ask(settings: Settings) -> tuple[list[SurveyAnswer], str]:
     """The answers, and why nothing is known where nobody gave one."""
     async with Survey(settings) as survey:
         answers = await survey.ask(PATIENCE_S)
         return answers, nobody_answered(answers, survey.shows_all)
 
 
-def show_members(answers: Sequence[Answer], unknown: str) -> int:
+def show_members(answers: Sequence[SurveyAnswer], unknown: str) -> int:
     """1 where somebody does not answer: it may have been away when the others changed their keys."""
     seals: set[int] = set()
     opens: list[set[int]] = []

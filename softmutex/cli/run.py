@@ -108,12 +108,12 @@ def main(arguments: argparse.Namespace) -> int:
     def serve(link: supervise.Socket) -> None:
         import logging  # after the fork: the front itself needs none of it
 
-        from softmutex.agent.session import Wish
+        from softmutex.agent.session import JobWish
         from softmutex.cli import agent
 
         log_level = logging.ERROR if arguments.quiet else logging.INFO if arguments.verbose else logging.WARNING
         trace = traced.of_environment(os.environ)
-        wish = Wish(name, keywords, left_s(), timeout_s, on_overrun, trace, purpose=purpose, progress=progress)
+        wish = JobWish(name, keywords, left_s(), timeout_s, on_overrun, trace, purpose=purpose, progress=progress)
         agent.serve(link, wish, node, log_level)
 
     told: dict[str, Exception] = {}  # it is called again and again, after an agent that was killed

@@ -274,7 +274,7 @@ def _check_at_random(arguments: argparse.Namespace, where: engine.Engine) -> int
         how_many = 100 if arguments.seed is None else 1
     until = None if arguments.how_long is None else begun + arguments.how_long
     plans = (
-        campaign.Plan(seed, arguments.nodes, arguments.algorithm)
+        campaign.CampaignPlan(seed, arguments.nodes, arguments.algorithm)
         for seed in campaign.seeds(arguments.seed or 1, how_many)
     )
     adds_up, broken = campaign.Campaign(arguments.algorithm), []
@@ -283,7 +283,7 @@ def _check_at_random(arguments: argparse.Namespace, where: engine.Engine) -> int
             adds_up.add(outcome)
             for law, what in outcome.broken.items():
                 if len(adds_up.failures[law]) <= campaign.SHRUNK_OF_A_LAW:
-                    broken.append((campaign.Plan(outcome.seed, arguments.nodes, arguments.algorithm), law))
+                    broken.append((campaign.CampaignPlan(outcome.seed, arguments.nodes, arguments.algorithm), law))
                 if not arguments.json:
                     sys.stdout.write(f"seed {outcome.seed} ({', '.join(outcome.weather)}): {what}\n")
                     sys.stdout.flush()

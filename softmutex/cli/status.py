@@ -36,7 +36,7 @@ from typing import Any
 
 from softmutex.cli import Mistake, complain
 from softmutex.cli.settings import add_node_flags, node_settings
-from softmutex.cli.survey import Answer, Survey, nobody_answered
+from softmutex.cli.survey import Survey, SurveyAnswer, nobody_answered
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.core.names import printable
 from softmutex.runtime.config import Settings
@@ -99,7 +99,7 @@ async def picture_by(survey: Survey, settings: Settings, only: str | None) -> di
     return picture_of(settings, answers, only, nobody_answered(answers, survey.shows_all))
 
 
-def picture_of(settings: Settings, answers: Sequence[Answer], only: str | None, unknown: str) -> dict[str, Any]:
+def picture_of(settings: Settings, answers: Sequence[SurveyAnswer], only: str | None, unknown: str) -> dict[str, Any]:
     told = [(answer.name, document) for answer in answers if (document := answer.document)]
     names = {mutex["name"] for _, document in told for mutex in document["mutexes"]}
     return {
@@ -112,7 +112,7 @@ def picture_of(settings: Settings, answers: Sequence[Answer], only: str | None, 
     }
 
 
-def picture_of_node(answer: Answer) -> dict[str, Any]:
+def picture_of_node(answer: SurveyAnswer) -> dict[str, Any]:
     document = answer.document or {}
     return {
         "name": answer.name,

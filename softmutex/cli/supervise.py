@@ -76,7 +76,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandOutcome:
     code: int
     by_sigint: bool = False
     had_terminal: bool = False
@@ -97,7 +97,7 @@ def run(
     serve: Callable[[socket.socket], None],
     call: Callable[[], socket.socket | None] = lambda: None,
     may_come_back: Callable[[], bool] = lambda: False,
-) -> Outcome:
+) -> CommandOutcome:
     """Runs the command while an agent holds the mutex: the one that `call` reaches, else `serve` in a process of its
     own. `may_come_back`: nobody is there, and another one is waited for, as by those who waited when it went."""
     blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -153,7 +153,7 @@ class Front:
         self._terminal = Terminal()
         self._state = State.WAITING
         self._group = 0
-        self._outcome = Outcome(NOT_STARTED)
+        self._outcome = CommandOutcome(NOT_STARTED)
         self._signalled = False  # one of ENDING was passed on, or we ended it ourselves
         self._insisted = False  # somebody does not want to wait for the hand-over, either; it goes on without us
         self._lost = False
@@ -166,7 +166,7 @@ class Front:
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
-    def attend(self) -> Outcome:
+    def attend(self) -> CommandOutcome:
         self._listen()
         while self._state is not State.LEAVING or (self._link and not self._insisted):
             for key, _ in self._selector.select(self._wait_s()):
@@ -232,7 +232,7 @@ class Front:
             stop_our_job(number)
             self._send("resume")
         elif number not in (signal.SIGCONT, signal.SIGWINCH):
-            self._leave(Outcome(128 + number, by_sigint=number == signal.SIGINT))
+            self._leave(CommandOutcome(128 + number, by_sigint=number == signal.SIGINT))
 
     def _signal_group(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -266,7 +266,7 @@ class Front:
             )
         except command.CannotRun as error:
             job.say(str(error))
-            self._leave(Outcome(error.code))
+            self._leave(CommandOutcome(error.code))
             return
         self._state = State.RUNNING
         if self._terminal.wanted:
@@ -309,10 +309,10 @@ class Front:
         had_terminal = self._terminal.take_back()
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-            self._outcome = Outcome(128 + number, number == signal.SIGINT, had_terminal)
+            self._outcome = CommandOutcome(128 + number, number == signal.SIGINT, had_terminal)
             self._signalled = True
         else:
-            self._outcome = Outcome(os.WEXITSTATUS(status))
+            self._outcome = CommandOutcome(os.WEXITSTATUS(status))
         if is_gone(self._group):
             self._leave(self._outcome)
         elif self._signalled:
@@ -365,7 +365,7 @@ class Front:
             self._job.whisper("no agent came back; joining alone")
             self.start_agent()
 
-    def _leave(self, outcome: Outcome) -> None:
+    def _leave(self, outcome: CommandOutcome) -> None:
         self._outcome = outcome
         self._state = State.LEAVING
         self._end_at = self._kill_at = float("inf")
@@ -398,7 +398,7 @@ class Front:
     def _on_hang_up(self) -> None:
         if self._agent:
             self._job.say("its node ended unexpectedly")
-            self._leave(Outcome(NOT_STARTED))
+            self._leave(CommandOutcome(NOT_STARTED))
         else:
             self.hope()
 
@@ -419,7 +419,7 @@ class Front:
                 self._start(epoch, message.get("trace") or {})
             case {"is": "failed", "code": int(code), "why": str(why)} if waiting:
                 job.say(why)
-                self._leave(Outcome(code))
+                self._leave(CommandOutcome(code))
             case {"is": "lost", "why": str(why)} if self._state is State.RUNNING:
                 self._on_lost(why)
             case {"is": "overrun", "why": str(why), "end": bool(end)} if self._state is State.RUNNING:

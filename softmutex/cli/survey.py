@@ -32,7 +32,7 @@ AT_ONCE = 64  # a group of thousands is asked in portions: their answers must fi
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SurveyAnswer:
     """`document` is None where the member did not answer. `offset_s`: how far its clock is ahead of ours."""
 
     member: Member
@@ -47,7 +47,7 @@ class Answer:
         return str(self.document["name"]) if self.document else self.member.name or self.member.address
 
 
-def nobody_answered(answers: Sequence[Answer], shows_all: bool) -> str:
+def nobody_answered(answers: Sequence[SurveyAnswer], shows_all: bool) -> str:
     """What to say where nothing is known of the group, since nobody told; empty where somebody did, or nobody is there.
 
     An empty list that is not whole is no news of the group: its registry may be out of reach.
@@ -115,11 +115,11 @@ class Survey:
         """Names that the membership could not look up, where it looks up names."""
         return tuple(getattr(self._membership, "unresolved", ()))
 
-    async def ask(self, patience_s: float = ANSWER_S) -> list[Answer]:
+    async def ask(self, patience_s: float = ANSWER_S) -> list[SurveyAnswer]:
         """What each member says, in the order of the membership."""
         portion = asyncio.Semaphore(AT_ONCE)
 
-        async def ask(member: Member) -> Answer:
+        async def ask(member: Member) -> SurveyAnswer:
             async with portion:
                 return await self._ask(member, patience_s)
 
@@ -132,19 +132,19 @@ class Survey:
                 await self._visitor.put(word)
         return word.outcome
 
-    async def _ask(self, member: Member, patience_s: float) -> Answer:
+    async def _ask(self, member: Member, patience_s: float) -> SurveyAnswer:
         question = Question(member)
         try:
             async with asyncio.timeout(patience_s):
                 await self._visitor.put(question)
         except TimeoutError:
             why = self._visitor.why_not(member.address)
-            return Answer(member, is_refused=member.address in self._visitor.refused, turned_away=why)
+            return SurveyAnswer(member, is_refused=member.address in self._visitor.refused, turned_away=why)
         document = question.document()
         if document is None:
-            return Answer(member)
+            return SurveyAnswer(member)
         middle = (question.sent_at + question.heard_at) / 2
-        return Answer(member, document, question.heard_at - question.sent_at, document["clock"] - middle)
+        return SurveyAnswer(member, document, question.heard_at - question.sent_at, document["clock"] - middle)
 
 
 def visiting(transport: Any) -> Any:

@@ -23,7 +23,7 @@ from softmutex.core.errors import HoldLost, SoftMutexError
 from softmutex.front import UNSET, Threads, Unset, limit_of
 from softmutex.runtime import background, nesting
 from softmutex.runtime.background import Background
-from softmutex.runtime.claim import Claim
+from softmutex.runtime.claim import MutexClaim
 from softmutex.runtime.crossing import Crossing, Host, cross
 from softmutex.runtime.hold import refuse_in_child
 from softmutex.runtime.mutex import MutexBase
@@ -39,7 +39,7 @@ R = TypeVar("R")
 class ThreadSignal(threading.Event):
     """`hold.lost` of a thread. In a forked child of the process that holds it, it is set: there nobody holds it."""
 
-    def __init__(self, hold: Claim) -> None:
+    def __init__(self, hold: MutexClaim) -> None:
         super().__init__()
         self._hold = hold
 
@@ -50,10 +50,10 @@ class ThreadSignal(threading.Event):
         return self.is_set() or super().wait(timeout)
 
 
-class BlockingHold(Claim):
+class BlockingHold(MutexClaim):
     """The right to run, for a thread: until the `with` is over or `release()` was called, by whichever thread."""
 
-    _bodies: list[Claim] | None = None  # of the thread that runs the body
+    _bodies: list[MutexClaim] | None = None  # of the thread that runs the body
     _raise_afterwards: str | None = None
     _over = False
 

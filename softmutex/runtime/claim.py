@@ -3,7 +3,7 @@
     NEW --ask--> WAITING --grant--> HELD --release, overrun, close--> ENDED
                     '--time limit, withdrawal, isolation, close--> ENDED (error)
 
-What it decides: a wish and what comes of it are one object with two sides. The fields of `Claim` are the node's:
+What it decides: a wish and what comes of it are one object with two sides. The fields of `MutexClaim` are the node's:
 `local.py` alone writes them, on the node's loop (`touch` moves a deadline); anybody may read them. `Hold` and
 `BlockingHold` derive from it and add what the application has in hand, on its own loop or thread; three methods carry
 the news over. The naive way, an object for each side and a third one between them, makes three of them for each
@@ -39,7 +39,7 @@ class Progress(Enum):
     ENDED = "ended"
 
 
-class Claim:
+class MutexClaim:
     peers: int = 0
     """How many other nodes were known at the grant. 0: nobody else could have held it, or it was not known."""
 

@@ -20,7 +20,7 @@ from softmutex.core.errors import AcquireTimeout, NodeClosed, SoftMutexError
 from softmutex.core.events import SECOND
 from softmutex.ports import Observation
 from softmutex.runtime import weighing
-from softmutex.runtime.claim import Claim
+from softmutex.runtime.claim import MutexClaim
 from softmutex.runtime.config import Settings
 from softmutex.runtime.statistics import MutexStatistics
 from softmutex.runtime.terms import Plan
@@ -76,7 +76,7 @@ class Crossing:
 
     # --- there ------------------------------------------------------------------------------------------------------
 
-    def ask(self, claim: Claim) -> None:
+    def ask(self, claim: MutexClaim) -> None:
         """What comes of it the claim is told: that a near one is refused at once, too."""
         node = self.node
         try:
@@ -94,15 +94,15 @@ class Crossing:
         else:
             local.ask(claim)
 
-    def withdraw(self, claim: Claim) -> None:
+    def withdraw(self, claim: MutexClaim) -> None:
         if claim._local is not None:
             claim._local.withdraw(claim)
 
-    def release(self, claim: Claim, baggage: bytes) -> None:
+    def release(self, claim: MutexClaim, baggage: bytes) -> None:
         if claim._local is not None:
             claim._local.release(claim, baggage)
 
-    def give_back(self, claim: Claim) -> None:
+    def give_back(self, claim: MutexClaim) -> None:
         """Ends a hold. Raises nothing: the troubles of the node are not those of the body."""
         try:
             if self.node.observers.awake:
@@ -144,7 +144,7 @@ class Crossing:
 
     # --- observers, in the application's own context ------------------------------------------------------------------
 
-    def notice_wait(self, claim: Claim) -> None:
+    def notice_wait(self, claim: MutexClaim) -> None:
         values: Mapping[str, float | int | str] = {
             "claim": id(claim),
             "algorithm": self.plan.terms.algorithm,
@@ -153,7 +153,7 @@ class Crossing:
         }
         self.node.observers.notice(Observation(self.plan.name, claim._life, "wait_started", values))
 
-    def notice_end_of_wait(self, claim: Claim, outcome: str = "") -> None:
+    def notice_end_of_wait(self, claim: MutexClaim, outcome: str = "") -> None:
         node, name = self.node, self.plan.name
         if not outcome:
             outcome = OUTCOMES.get(type(claim._error), "closed")
@@ -174,12 +174,12 @@ class Crossing:
             }
             node.observers.notice(Observation(name, claim._life, "hold_started", begun))
 
-    def trace_of(self, claim: Claim) -> Mapping[str, str]:
+    def trace_of(self, claim: MutexClaim) -> Mapping[str, str]:
         return self.node.observers.trace_of(
             Observation(self.plan.name, claim._life, "hold_started", {"request": claim._request})
         )
 
-    def _release_seen(self, claim: Claim) -> None:
+    def _release_seen(self, claim: MutexClaim) -> None:
         node = self.node
         held_s = (node.now() - claim._granted_at) / SECOND
         ended = Observation(self.plan.name, claim._life, "hold_ended", {"request": claim._request, "seconds": held_s})
@@ -196,13 +196,13 @@ class FarCrossing(Crossing):
 
     is_near = False
 
-    def ask(self, claim: Claim) -> None:
+    def ask(self, claim: MutexClaim) -> None:
         self._to_node(super().ask, claim)
 
-    def withdraw(self, claim: Claim) -> None:
+    def withdraw(self, claim: MutexClaim) -> None:
         self._to_node(super().withdraw, claim)
 
-    def release(self, claim: Claim, baggage: bytes) -> None:
+    def release(self, claim: MutexClaim, baggage: bytes) -> None:
         self._to_node(super().release, claim, baggage)
 
     def _to_node(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:

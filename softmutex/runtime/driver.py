@@ -47,7 +47,7 @@ from softmutex.core.group.effects import (
     GroupEffect,
     Mail,
     Mismatch,
-    Refuse,
+    RefuseMutex,
     Say,
     Stalled,
     Start,
@@ -301,7 +301,7 @@ class GroupDriver:
                 self._perform_of_mutex(effect)
         node.something_changed()
 
-    def _perform_of_mutex(self, effect: Start | Refuse | Mismatch | Stalled | TakePart) -> None:
+    def _perform_of_mutex(self, effect: Start | RefuseMutex | Mismatch | Stalled | TakePart) -> None:
         node = self._node
         mutex = node.mutexes.get(effect.mutex)
         if isinstance(effect, TakePart):
@@ -312,7 +312,7 @@ class GroupDriver:
             self._shut_out(mutex, why)
         elif isinstance(effect, Start):
             self._start(mutex, Started(effect.founder, effect.hint), effect.kept)
-        elif isinstance(effect, Refuse):
+        elif isinstance(effect, RefuseMutex):
             del node.mutexes[mutex.name]
             self._patience.pop(mutex.name, None)
             mutex.fail(refusal(mutex.name, node.call(effect.peer), effect.difference))

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from softmutex.core.errors import HoldLost, NodeClosed, SoftMutexError
 from softmutex.runtime import nesting
-from softmutex.runtime.claim import Claim
+from softmutex.runtime.claim import MutexClaim
 from softmutex.saying import logger
 
 log = logger("hold")
@@ -31,7 +31,7 @@ class Signal(asyncio.Event):
     """Set on the loop of a node that may live in another thread: `is_set` sees it at once, even while this loop is
     blocked, and `wait` as soon as the loop has its turn."""
 
-    def __init__(self, hold: Claim) -> None:
+    def __init__(self, hold: MutexClaim) -> None:
         super().__init__()
         self._hold = hold
 
@@ -42,7 +42,7 @@ class Signal(asyncio.Event):
         return True if self.is_set() else await super().wait()
 
 
-class Hold(Claim):
+class Hold(MutexClaim):
     """The right to run, until the `async with` is over or `release()` was awaited."""
 
     _granted: asyncio.Future[None] | None = None  # while it is waited for
@@ -150,7 +150,7 @@ class Hold(Claim):
             self._crossing.look_after(result)
 
 
-def refuse_in_child(hold: Claim) -> None:
+def refuse_in_child(hold: MutexClaim) -> None:
     """A parent's hold in a forked child is not the child's to release."""
     if not hold._crossing.node.is_mine():
         raise NodeClosed(

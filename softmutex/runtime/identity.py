@@ -136,7 +136,7 @@ class Vouched(NamedTuple):
     not_after: int
 
 
-class Verdict(NamedTuple):
+class IdentityVerdict(NamedTuple):
     """On a frame. With nothing said against it, and `vouched`: what it has shown, to be taken in once it proved new."""
 
     wrong: str = ""
@@ -146,8 +146,8 @@ class Verdict(NamedTuple):
     is_paired: bool = False  # sealed with what the two share
 
 
-BELIEVED = Verdict()
-PAIRED = Verdict(is_paired=True)
+BELIEVED = IdentityVerdict()
+PAIRED = IdentityVerdict(is_paired=True)
 
 
 class Vouching:
@@ -224,29 +224,31 @@ class Vouching:
         session = self.sessions.get(sender)
         return self.required or (session is not None and session.is_spoken)
 
-    def judge(self, frame: Frame, header: bytes, attestation: bytes, body: bytes, *, is_paired: bool) -> Verdict:
+    def judge(
+        self, frame: Frame, header: bytes, attestation: bytes, body: bytes, *, is_paired: bool
+    ) -> IdentityVerdict:
         """Whether this frame is believed."""
         if attestation:
             return self._judge_signed(frame, header, attestation, body)._replace(is_paired=is_paired)
         kind = type(frame.message)
         if is_paired:
             is_wrong = self.required and hands_over(kind)
-            return Verdict("hands a token over without a signature", is_certain=True) if is_wrong else PAIRED
+            return IdentityVerdict("hands a token over without a signature", is_certain=True) if is_wrong else PAIRED
         if not frame.receiver or not self.demands_proof(frame.sender):
             return BELIEVED
         is_harmless = kind is Challenge or (isinstance(frame.message, Hello) and not frame.message.cookie)
         if is_harmless or (kind in FROM_STRANGERS and self.sessions.get(frame.sender) is None):
             return BELIEVED
-        return Verdict("does not show who it is")
+        return IdentityVerdict("does not show who it is")
 
-    def judge_own(self, verdict: Verdict, *, is_opening: bool) -> Verdict:
+    def judge_own(self, verdict: IdentityVerdict, *, is_opening: bool) -> IdentityVerdict:
         """On a frame in the name of this very life: a greeting of its own, or of a clone, which has its identity."""
         if is_opening or verdict.wrong:
-            return Verdict(verdict.wrong)
+            return IdentityVerdict(verdict.wrong)
         is_own = verdict.vouched is not None and verdict.vouched.public == self.public
-        return BELIEVED if is_own else Verdict("does not show that it is this node, in whose name it speaks")
+        return BELIEVED if is_own else IdentityVerdict("does not show that it is this node, in whose name it speaks")
 
-    def _judge_signed(self, frame: Frame, header: bytes, attestation: bytes, body: bytes) -> Verdict:
+    def _judge_signed(self, frame: Frame, header: bytes, attestation: bytes, body: bytes) -> IdentityVerdict:
         end = len(attestation) - SIGNATURE
         raw, shown, signature = attestation[1 : end - SHOWN], attestation[end - SHOWN : end], attestation[end:]
         certificate = self._believed.get(raw)
@@ -254,22 +256,22 @@ class Vouching:
             try:
                 certificate = read_certificate(raw)
             except ValueError as error:
-                return Verdict(f"shows {error}")
+                return IdentityVerdict(f"shows {error}")
             if not self._is_genuine(certificate):
-                return Verdict("shows a certificate of another authority or another group")
+                return IdentityVerdict("shows a certificate of another authority or another group")
             if len(self._believed) >= CERTIFICATES_KEPT:
                 del self._believed[next(iter(self._believed))]
             self._believed[raw] = certificate
         if not is_signed(certificate.public, self._frame_begins + header + shown + body, signature):
-            return Verdict(f"shows the certificate of {certificate.name!r} and has not its key")
+            return IdentityVerdict(f"shows the certificate of {certificate.name!r} and has not its key")
         if wrong := self.sessions.objection(frame.sender, certificate.public, shown):
-            return Verdict(wrong)
+            return IdentityVerdict(wrong)
         if wrong := untimely(certificate, self.wall_s()):
-            return Verdict(wrong, is_certain=True)
+            return IdentityVerdict(wrong, is_certain=True)
         vouched = Vouched(certificate.name, certificate.public, certificate.not_after)
-        return Verdict(vouched=vouched if frame.receiver else None, shown=shown)
+        return IdentityVerdict(vouched=vouched if frame.receiver else None, shown=shown)
 
-    def take_in(self, sender: NodeId, verdict: Verdict) -> None:
+    def take_in(self, sender: NodeId, verdict: IdentityVerdict) -> None:
         """Its frame is new, and the seal remembers its counters from now on."""
         if verdict.is_paired:
             self.sessions.spoken(sender)

@@ -31,7 +31,7 @@ from softmutex.core.events import SECOND, Duration, LostReason, NodeId, from_sec
 from softmutex.core.messages import Ahead, Ping
 from softmutex.ports import Member
 from softmutex.runtime.budgets import HOUR, Quota
-from softmutex.runtime.claim import Claim, Progress
+from softmutex.runtime.claim import MutexClaim, Progress
 from softmutex.runtime.crossing import Crossing
 from softmutex.runtime.keys import seal_again
 from softmutex.runtime.observing import default_name
@@ -46,7 +46,7 @@ AGAIN: Final = from_seconds(0.2)
 REMEDY: Final = "was this machine cloned, or set back?"
 
 
-class Lives:
+class NodeLives:
     def __init__(self, node: RunningNode) -> None:
         self._node = node
         self._told: dict[NodeId, Quota] = {}
@@ -105,7 +105,7 @@ class Lives:
         self._is_joining = True
         node.start_task(self._join(), "new life")
 
-    def _let_go(self, why: str) -> list[Claim]:
+    def _let_go(self, why: str) -> list[MutexClaim]:
         """L2. Who waits."""
         node = self._node
         old = list(node.mutexes.values())

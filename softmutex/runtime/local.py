@@ -40,7 +40,7 @@ from softmutex.core.events import (
 )
 from softmutex.core.machine import Algorithm, WhenIsolated
 from softmutex.core.messages import PastHold, Remember
-from softmutex.runtime.claim import Claim, Progress, no_longer_alone
+from softmutex.runtime.claim import MutexClaim, Progress, no_longer_alone
 from softmutex.runtime.statistics import Durations, MutexCounts, MutexStatistics, Overlaps
 from softmutex.runtime.terms import Policy, Terms
 from softmutex.runtime.whom import cut, of_this_process
@@ -104,8 +104,8 @@ class LocalMutex:
         self.machine_waits = when_isolated
         self.is_own = False  # an application of this node has opened it
         self.log = logger(terms.algorithm)
-        self.waiting: dict[RequestId, Claim] = {}  # in the order in which they were asked
-        self.holding: dict[RequestId, Claim] = {}
+        self.waiting: dict[RequestId, MutexClaim] = {}  # in the order in which they were asked
+        self.holding: dict[RequestId, MutexClaim] = {}
         self.requests: RequestId = 0
         self.started = False  # until then events wait in the backlog
         self.busy = False  # effects are being performed: a further event waits in the backlog (D2)
@@ -124,7 +124,7 @@ class LocalMutex:
 
     # --- what the application asks for ------------------------------------------------------------------------------
 
-    def ask(self, claim: Claim) -> None:
+    def ask(self, claim: MutexClaim) -> None:
         node = self.node
         now = node.now()
         claim._local = self
@@ -153,7 +153,7 @@ class LocalMutex:
             if trying and len(node.members) > 1:
                 node.lookout.look_for_try(self, lambda why: self.time_out(claim, why))
 
-    def withdraw(self, claim: Claim) -> None:
+    def withdraw(self, claim: MutexClaim) -> None:
         """The caller gave up. A grant that came all the same is handed on at once (C2)."""
         if claim._progress is Progress.HELD:
             self.release(claim, b"")
@@ -164,7 +164,7 @@ class LocalMutex:
             if claim._weighing is not None:
                 claim._weighing.over()
 
-    def _ask_what_is_in_the_way(self, claim: Claim) -> None:
+    def _ask_what_is_in_the_way(self, claim: MutexClaim) -> None:
         """Its time is nearly over. Who holds it, and who is before this one? What is answered in time is said then."""
         if claim._progress is not Progress.WAITING:
             return
@@ -181,15 +181,15 @@ class LocalMutex:
         node.timers.set((self, "limit", claim._request), limit_at, self.time_out, claim)
         node.lookout.ask(self.name, left, lambda _: None, over)
 
-    def _time_out_saying(self, told: tuple[Claim, str]) -> None:
+    def _time_out_saying(self, told: tuple[MutexClaim, str]) -> None:
         self.time_out(*told)
 
-    def time_out(self, claim: Claim, why: str = "") -> None:
+    def time_out(self, claim: MutexClaim, why: str = "") -> None:
         if claim._progress is Progress.WAITING:
             self.take_back(claim)
             self.give_up(claim, why)
 
-    def release(self, claim: Claim, baggage: bytes) -> None:
+    def release(self, claim: MutexClaim, baggage: bytes) -> None:
         if claim._progress is not Progress.HELD:
             return
         node = self.node
@@ -234,7 +234,7 @@ class LocalMutex:
         if not grant.alone:
             self.tell_lost(claim, LostReason.OVERLAP)
 
-    def bind(self, claim: Claim, policy: Policy) -> None:
+    def bind(self, claim: MutexClaim, policy: Policy) -> None:
         """Whose hold it becomes by now has terms of its own: its max_hold begins."""
         if claim._progress is not Progress.HELD:
             return
@@ -250,7 +250,7 @@ class LocalMutex:
         if claim is not None:
             self.tell_lost(claim, reason)
 
-    def _remember(self, claim: Claim, now: Instant) -> None:
+    def _remember(self, claim: MutexClaim, now: Instant) -> None:
         lost = "" if claim._lost_as is None else f"{claim._lost_as.value}{': ' * bool(claim._lost_because)}"
         lost, grant, begun = cut(lost + claim._lost_because, 64), claim._grant, claim._granted_at
         waited = max(0, begun - claim._asked_at)
@@ -266,7 +266,7 @@ class LocalMutex:
             if (told.node, told.epoch, told.hop) not in known:
                 self.past.append(Past(max(0, now - told.ended), told))  # it is told on when we leave
 
-    def tell_lost(self, claim: Claim, reason: LostReason, detail: str = "") -> None:
+    def tell_lost(self, claim: MutexClaim, reason: LostReason, detail: str = "") -> None:
         """The one door for a lost hold (H1)."""
         if claim._lost_as is not None:
             return
@@ -336,7 +336,7 @@ class LocalMutex:
 
     # --- ends that no machine decides -------------------------------------------------------------------------------
 
-    def overrun(self, claim: Claim) -> None:
+    def overrun(self, claim: MutexClaim) -> None:
         """The timer of max_hold. A hold that was touched meanwhile has a later deadline by now."""
         if claim._progress is not Progress.HELD or claim._overruns_at is None:
             return
@@ -401,14 +401,14 @@ class LocalMutex:
             overlaps=self.overlaps.seen(),
         )
 
-    def take_back(self, claim: Claim) -> None:
+    def take_back(self, claim: MutexClaim) -> None:
         """Takes a claim out of the queue, and tells the machine."""
         del self.waiting[claim._request]
         if claim._timeout_s is not None:
             self.node.timers.cancel((self, "limit", claim._request))
         self.node.handle(self, Withdrawn(claim._request))
 
-    def give_up(self, claim: Claim, why: str = "") -> None:
+    def give_up(self, claim: MutexClaim, why: str = "") -> None:
         self.counts.timeouts += 1
         if claim._timeout_s:
             left_s = claim._timeout_s  # of what the caller allowed, once the node had joined
@@ -423,7 +423,7 @@ class LocalMutex:
         found = f": {why}" if why else here
         claim._fail(AcquireTimeout(f"{said}{found}. Wait longer, or look: softmutex status."))
 
-    def _refuse_isolated(self, claim: Claim) -> None:
+    def _refuse_isolated(self, claim: MutexClaim) -> None:
         claim._fail(
             Isolated(
                 f"this node cannot reach enough of its group to be granted the mutex {self.name!r} "

@@ -15,23 +15,23 @@ from threading import local
 from typing import Any
 
 from softmutex.core.errors import AcquireTimeout, SoftMutexError
-from softmutex.runtime.claim import Claim
+from softmutex.runtime.claim import MutexClaim
 from softmutex.runtime.crossing import Crossing
 
-of_tasks: dict[asyncio.Task[Any], list[Claim]] = {}  # who runs bodies, and of which holds
+of_tasks: dict[asyncio.Task[Any], list[MutexClaim]] = {}  # who runs bodies, and of which holds
 
 
 class OfThread(local):
     """The same of this thread."""
 
     def __init__(self) -> None:
-        self.holds: list[Claim] = []
+        self.holds: list[MutexClaim] = []
 
 
 of_thread = OfThread()
 
 
-def enter(task: asyncio.Task[Any], hold: Claim) -> None:
+def enter(task: asyncio.Task[Any], hold: MutexClaim) -> None:
     bodies = of_tasks.get(task)
     if bodies is None:
         of_tasks[task] = [hold]
@@ -39,7 +39,7 @@ def enter(task: asyncio.Task[Any], hold: Claim) -> None:
         bodies.append(hold)
 
 
-def leave(task: asyncio.Task[Any], hold: Claim) -> None:
+def leave(task: asyncio.Task[Any], hold: MutexClaim) -> None:
     bodies = of_tasks.get(task)
     if bodies is not None and hold in bodies:
         bodies.remove(hold)
@@ -47,7 +47,7 @@ def leave(task: asyncio.Task[Any], hold: Claim) -> None:
             del of_tasks[task]
 
 
-def bodies_here() -> list[Claim]:
+def bodies_here() -> list[MutexClaim]:
     """Of the task that runs, and of this thread."""
     try:
         task = asyncio.current_task()
@@ -57,7 +57,7 @@ def bodies_here() -> list[Claim]:
     return [*of_task, *of_thread.holds]
 
 
-def check(bodies: list[Claim], what: str, crossing: Crossing, timeout_s: float | None) -> None:
+def check(bodies: list[MutexClaim], what: str, crossing: Crossing, timeout_s: float | None) -> None:
     """Whoever runs these bodies is about to wait for this mutex. `what`: a word for what it is."""
     if not _would_wait_for_itself(bodies, crossing, timeout_s):
         return
@@ -75,7 +75,7 @@ def check(bodies: list[Claim], what: str, crossing: Crossing, timeout_s: float |
     )
 
 
-def _would_wait_for_itself(bodies: list[Claim], crossing: Crossing, timeout_s: float | None) -> bool:
+def _would_wait_for_itself(bodies: list[MutexClaim], crossing: Crossing, timeout_s: float | None) -> bool:
     mine = [hold for hold in bodies if hold._crossing.node.is_mine()]  # not what a forked child found in its parent
     name = crossing.plan.name
     here = sum(hold._crossing.node is crossing.node and hold.name == name for hold in mine)

@@ -56,7 +56,7 @@ from softmutex.core.wire import Frame
 from softmutex.ports import CannotOpen, Closed, Datagram, Member, Membership, Observation, Transport
 from softmutex.runtime import forks, keys, lives, lookout, resting
 from softmutex.runtime.budgets import Budgets, Quota
-from softmutex.runtime.claim import Claim
+from softmutex.runtime.claim import MutexClaim
 from softmutex.runtime.clock import clock_of
 from softmutex.runtime.config import Settings
 from softmutex.runtime.doorstep import Doorstep
@@ -141,7 +141,7 @@ class RunningNode:
         self.status, self.lookout = StatusDesk(self), lookout.Lookout(self)
         self.lag = LagMonitor.of(self.loop)
         self.keys = keys.in_force(self, group_keys)
-        self.lives = lives.Lives(self)
+        self.lives = lives.NodeLives(self)
 
     def begin_group(self) -> None:
         self.driver = GroupDriver(self)
@@ -170,7 +170,7 @@ class RunningNode:
         self.lag.watch(self)
         self.is_open = True
 
-    async def close(self, own: Collection[Claim] = ()) -> None:
+    async def close(self, own: Collection[MutexClaim] = ()) -> None:
         """Hands everything over, within `leave_timeout`; says farewell; leaves nothing behind. `own`: holds whose
         bodies wait for this: they are over now."""
         self.closing = True

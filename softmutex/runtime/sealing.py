@@ -74,7 +74,7 @@ from softmutex.runtime.replays import Replays
 from softmutex.runtime.sessions import SHOWN, Session
 
 if TYPE_CHECKING:
-    from softmutex.runtime.identity import Verdict, Vouching
+    from softmutex.runtime.identity import IdentityVerdict, Vouching
 
 KEY_SIZE = 32
 SUB_KEY_SIZE = 64  # one half authenticates, the other encrypts
@@ -424,7 +424,7 @@ class Sealer(_Door):
         return cipher
 
     def _take_in(
-        self, frame: Frame, whose: NodeId, counter: int, verdict: Verdict | None, size: int
+        self, frame: Frame, whose: NodeId, counter: int, verdict: IdentityVerdict | None, size: int
     ) -> Frame | Refused:
         """It is what it says. `whose`: counters of frames that prove nothing of their sender are kept apart."""
         replays, sender, message = self.replays, frame.sender, frame.message

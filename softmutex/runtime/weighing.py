@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 from softmutex.core.errors import AcquireTimeout, SoftMutexError
 from softmutex.core.events import LostReason, from_seconds
-from softmutex.runtime.claim import Claim, Progress
+from softmutex.runtime.claim import MutexClaim, Progress
 from softmutex.runtime.terms import Plan, Policy
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ RENEW_FIRST: Final = from_seconds(2.0)
 RENEW_MOST: Final = from_seconds(60.0)
 
 
-class Part(Claim):
+class Part(MutexClaim):
     """The gate, or one of the slots; all but the last, which is the claim itself."""
 
     def __init__(self, of: Weighing, crossing: Crossing, policy: Policy, timeout_s: float | None) -> None:
@@ -74,7 +74,7 @@ class Weighing:
     """One weighted claim, from asking to its end. It stands where a `LocalMutex` stands for the claim, until that one
     takes it."""
 
-    def __init__(self, crossing: Crossing, local: LocalMutex, gate: LocalMutex, claim: Claim) -> None:
+    def __init__(self, crossing: Crossing, local: LocalMutex, gate: LocalMutex, claim: MutexClaim) -> None:
         self.claim = claim
         self._crossing = crossing
         self._node = crossing.node
@@ -173,19 +173,19 @@ class Weighing:
 
     # --- as a `LocalMutex` for the claim -----------------------------------------------------------------------------
 
-    def withdraw(self, claim: Claim) -> None:
+    def withdraw(self, claim: MutexClaim) -> None:
         if claim._progress is Progress.WAITING:
             self._local.counts.cancelled += 1
             claim._progress = Progress.ENDED
         self.over()
 
-    def release(self, claim: Claim, baggage: bytes) -> None:
+    def release(self, claim: MutexClaim, baggage: bytes) -> None:
         """It is not held yet."""
 
-    def tell_lost(self, claim: Claim, reason: LostReason, detail: str = "") -> None:
+    def tell_lost(self, claim: MutexClaim, reason: LostReason, detail: str = "") -> None:
         """It is not held yet."""
 
-    def bind(self, claim: Claim, policy: Policy) -> None:
+    def bind(self, claim: MutexClaim, policy: Policy) -> None:
         """It is not held yet."""
 
     # --- ends --------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Weighing:
                 part._local.release(part, b"")
 
 
-def ask(crossing: Crossing, local: LocalMutex, claim: Claim, open_mutex: Callable[[Plan], LocalMutex]) -> None:
+def ask(crossing: Crossing, local: LocalMutex, claim: MutexClaim, open_mutex: Callable[[Plan], LocalMutex]) -> None:
     gate = crossing.plan.gate
     assert gate is not None
     Weighing(crossing, local, open_mutex(gate), claim).begin()

@@ -1,7 +1,7 @@
 """Which machine this is, which boot of it, and which start of this process: whether it was cloned, set back or moved.
 
-    once a second, and when the process did not get its turn:  read --differs--> `Lives.end`
-                                                                '--the wall clock jumped ahead--> `Lives.doubt`
+    once a second, and when the process did not get its turn:  read --differs--> `NodeLives.end`
+                                                                '--the wall clock jumped ahead--> `NodeLives.doubt`
 
 What it decides: nothing; it only looks. A virtual machine that is restored from a snapshot goes on as if nothing had
 happened, its monotonic clock included; what tells it are the id of its generation, where the hypervisor shows one, and

@@ -27,7 +27,7 @@ SHRUNK_OF_A_LAW = 3  # seeds; the others are named only
 SHRINKING_S = 60.0
 
 
-class Plan(NamedTuple):
+class CampaignPlan(NamedTuple):
     """One seed to be run."""
 
     seed: int
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     algorithm: str
 
 
-class Outcome(NamedTuple):
+class SeedOutcome(NamedTuple):
     """What one seed showed, small enough to be sent from process to process."""
 
     seed: int
@@ -58,13 +58,13 @@ class Smallest(NamedTuple):
     command: str
 
 
-def run(plan: Plan) -> Outcome:
+def run(plan: CampaignPlan) -> SeedOutcome:
     scenario = nemesis.draw(*plan)
     result = simulate(scenario)
     broken: dict[str, str] = {}
     for violation in result.violations:
         broken.setdefault(violation.law, str(violation))
-    return Outcome(
+    return SeedOutcome(
         plan.seed,
         scenario.nodes,
         nemesis.weather_of(scenario),
@@ -77,18 +77,20 @@ def run(plan: Plan) -> Outcome:
     )
 
 
-def run_smaller(plan: Plan, law: str, patience_s: float) -> Smallest:
+def run_smaller(plan: CampaignPlan, law: str, patience_s: float) -> Smallest:
     smallest = shrink(nemesis.draw(*plan), law, patience_s)
     what = next((str(each) for each in simulate(smallest).violations if each.law == law), law)
     return Smallest(plan.seed, law, what, report.command(smallest))
 
 
-def outcomes(plans: Iterable[Plan], engine: Engine, until: float | None = None) -> Iterator[Outcome]:
+def outcomes(plans: Iterable[CampaignPlan], engine: Engine, until: float | None = None) -> Iterator[SeedOutcome]:
     """In their order; none is begun after `until`, by the monotonic clock."""
     return map_on(engine, run, takewhile(lambda plan: until is None or time.monotonic() < until, plans))
 
 
-def smallest(plans: Iterable[tuple[Plan, str]], engine: Engine, patience_s: float = SHRINKING_S) -> Iterator[Smallest]:
+def smallest(
+    plans: Iterable[tuple[CampaignPlan, str]], engine: Engine, patience_s: float = SHRINKING_S
+) -> Iterator[Smallest]:
     return engine.run((run_smaller, (plan, law, patience_s)) for plan, law in plans)
 
 
@@ -114,7 +116,7 @@ class Campaign:
         self.broken: dict[str, Counter[str]] = defaultdict(Counter)  # the same, broken
         self.did: dict[str, Counter[str]] = defaultdict(Counter)  # weather -> what machines did -> how often
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: SeedOutcome) -> None:
         self.runs += 1
         self.events += outcome.events
         self.virtual_s += outcome.virtual_s

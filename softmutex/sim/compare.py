@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from softmutex import plugins
 from softmutex.core import wire
 from softmutex.core.events import SECOND, Effect, Event, Instant, NodeId, Received, Send
-from softmutex.sim.engine import Engine, Here
+from softmutex.sim.engine import Engine, InThisProcess
 from softmutex.sim.faults import Churn, Kill
 from softmutex.sim.result import Result, percentile
 from softmutex.sim.run import Progress, simulate
@@ -85,7 +85,7 @@ def measure(
         plugins.algorithm(name)  # before a long run, not in the middle of it
     wanted = [(one_row, (name, nodes, seed, entries)) for nodes in sizes for name in chosen]
     rows = []
-    for row in (engine or Here()).run(iter(wanted)):
+    for row in (engine or InThisProcess()).run(iter(wanted)):
         rows.append(row)
         if progress is not None:
             progress(len(rows) / len(wanted))

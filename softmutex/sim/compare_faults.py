@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from softmutex import plugins
 from softmutex.core.events import SECOND
-from softmutex.sim.engine import Engine, Here
+from softmutex.sim.engine import Engine, InThisProcess
 from softmutex.sim.faults import Churn, Kill, Partition, Pause
 from softmutex.sim.result import Result
 from softmutex.sim.run import Progress, simulate
@@ -43,7 +43,7 @@ FAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-class Cell(NamedTuple):
+class FaultCell(NamedTuple):
     algorithm: str
     fault: str
     use: float  # share of the time in which A runs, the mean of all seeds
@@ -57,24 +57,24 @@ class Cell(NamedTuple):
         return f"{self.use:.0%} {'stops' if self.stops else f'{self.standstill_s:.1f}s'}{two}"
 
 
-def measure(names: Sequence[str], progress: Progress | None = None, engine: Engine | None = None) -> list[Cell]:
+def measure(names: Sequence[str], progress: Progress | None = None, engine: Engine | None = None) -> list[FaultCell]:
     chosen = list(names)
     if not chosen:
         chosen = [name for name in plugins.installed(plugins.Role.ALGORITHM) if not plugins.algorithm(name).elects]
     wanted = [(one_cell, (name, fault)) for name in chosen for fault in FAULTS]
     cells = []
-    for cell in (engine or Here()).run(iter(wanted)):
+    for cell in (engine or InThisProcess()).run(iter(wanted)):
         cells.append(cell)
         if progress is not None:
             progress(len(cells) / len(wanted))
     return cells
 
 
-def one_cell(algorithm: str, fault: str) -> Cell:
+def one_cell(algorithm: str, fault: str) -> FaultCell:
     base = {"nodes": 9, "nodes_max": 9, "duration_s": LENGTH_S, "op_s": 1.0, "delay_s": 0.05, "keep_holds": True}
     runs = [simulate(Scenario(algorithm, seed=seed + 1, **{**base, **FAULTS[fault]})) for seed in range(SEEDS)]
     gaps = [standstills_s(run) for run in runs]
-    return Cell(
+    return FaultCell(
         algorithm,
         fault,
         sum(run.busy for run in runs) / len(runs),
@@ -94,11 +94,11 @@ def standstills_s(result: Result) -> list[float]:
     return [*gaps, max(0.0, LENGTH_S - end / SECOND)]
 
 
-def as_json(cells: Sequence[Cell]) -> str:
+def as_json(cells: Sequence[FaultCell]) -> str:
     return json.dumps({"cells": [cell._asdict() for cell in cells]}) + "\n"
 
 
-def as_text(cells: Sequence[Cell]) -> str:
+def as_text(cells: Sequence[FaultCell]) -> str:
     """A table as Markdown has it, to be pasted."""
     faults = list(dict.fromkeys(cell.fault for cell in cells))
     lines = ["| algorithm | " + " | ".join(faults) + " |", "| --- |" + " --: |" * len(faults)]

@@ -47,7 +47,7 @@ def map_on(engine: Engine, work: Callable[[T], R], items: Iterable[T]) -> Iterat
     return engine.run((work, (item,)) for item in items)
 
 
-class Here:
+class InThisProcess:
     def run(self, calls: Iterator[Call[T]]) -> Iterator[T]:
         return (call(*arguments) for call, arguments in calls)
 
@@ -77,7 +77,7 @@ def unfinished(begun: Iterable[F]) -> list[F]:
 
 
 def side_by_side(jobs: int) -> Engine:
-    return Here() if jobs == 1 else Processes(jobs)
+    return InThisProcess() if jobs == 1 else Processes(jobs)
 
 
 # --- a cluster -------------------------------------------------------------------------------------------------------

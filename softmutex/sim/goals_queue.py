@@ -37,21 +37,21 @@ class Load(NamedTuple):
     length_s: float
 
 
-class Waits(NamedTuple):
+class QueueWaits(NamedTuple):
     mean_s: float
     at_s: tuple[float, ...]  # by `SHARES`
     served_by: tuple[float, ...]  # share of the requests that waited no longer than each multiple of `STEP_S`
 
 
-def measure(load: Load) -> Waits:
+def measure(load: Load) -> QueueWaits:
     rate = load.load / SERVICE_S
     result = run(Trial("", load.nodes, AS_IT_IS, 0.0), duration_s=load.length_s, demand=f"poisson:{rate:.9f}")
     waits = sorted(result.waits)
     if not waits:
-        return Waits(math.inf, (math.inf,) * len(SHARES), ())
+        return QueueWaits(math.inf, (math.inf,) * len(SHARES), ())
     mean_s = sum(waits) / len(waits) / SECOND
     points = [sum(wait <= at * STEP_S * SECOND for wait in waits) / len(waits) for at in range(MANY)]
-    return Waits(mean_s, tuple(result.wait_s(share) for share in SHARES), tuple(points))
+    return QueueWaits(mean_s, tuple(result.wait_s(share) for share in SHARES), tuple(points))
 
 
 # --- M/D/1 -----------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def _spread(values: Sequence[float]) -> list[str]:
     return [number(value, "s") for value in values]
 
 
-def _panels(loads: Sequence[Load], found: Sequence[Waits]) -> list[Panel]:
+def _panels(loads: Sequence[Load], found: Sequence[QueueWaits]) -> list[Panel]:
     nodes = loads[0].nodes
     panels = []
     for (size, load, _), waits in zip(loads, found, strict=True):

@@ -93,7 +93,7 @@ def responsiveness(holds: Iterable[PastRun]) -> list[int]:
 def _counted(machine: Any, counts: Counter[tuple[NodeId, RequestId]], since: Instant) -> Any:
     """The same machine, and the messages of each search are counted."""
 
-    class Counted(machine):  # type: ignore[misc]
+    class CountsMessages(machine):  # type: ignore[misc]
         __slots__ = ()
 
         def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
@@ -105,7 +105,7 @@ def _counted(machine: Any, counts: Counter[tuple[NodeId, RequestId]], since: Ins
                     counts[effect.to, effect.message.request] += 1
             return effects
 
-    return Counted
+    return CountsMessages
 
 
 def _run(nodes: int, gap: int, effort: Effort, options: tuple[tuple[str, Any], ...], seed: int) -> RingRun:

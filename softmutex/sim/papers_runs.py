@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from softmutex import plugins
 from softmutex.core.events import SECOND, Instant, NodeId, Token
-from softmutex.sim.engine import Engine, Here, map_on
+from softmutex.sim.engine import Engine, InThisProcess, map_on
 from softmutex.sim.faults import Fault, Kill, TokenLoss
 from softmutex.sim.run import simulate
 from softmutex.sim.scenario import Scenario
@@ -195,7 +195,7 @@ class Runner:
 
     def __init__(self, engine: Engine | None = None) -> None:
         self.progress: Callable[[float], None] | None = None
-        self._engine = engine or Here()
+        self._engine = engine or InThisProcess()
         self._done: dict[tuple[Callable[..., Any], Any], Any] = {}
 
     def perform(self, jobs: Iterable[PaperRun]) -> list[Findings]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from softmutex.core.algorithms.keeper import Keeper
-from softmutex.core.algorithms.keeper.installer import Installer, Round
+from softmutex.core.algorithms.keeper.installer import Installer, InstallRound
 from softmutex.core.events import CallRoll, Effect, Event, Fired, Grant, Instant, Level, Lose, NodeId, Reach, Started
 from softmutex.sim import Partition, simulate
 from softmutex.sim.scenario import Scenario
@@ -115,7 +115,7 @@ def test_the_search_finds_a_newcomer_that_makes_its_own_token(bounds: dict[str, 
 class AsksNobody(Installer):
     """office.O2 is missing: what the keeper misses is gone."""
 
-    def is_gone(self, current: Round, slot: int) -> bool:
+    def is_gone(self, current: InstallRound, slot: int) -> bool:
         return True
 
 
@@ -128,7 +128,7 @@ def test_the_search_finds_a_keeper_that_makes_a_token_beside_one_that_is_passed_
 class NoMajority(Installer):
     """installer.I2 is missing: whoever answers is enough."""
 
-    def is_majority(self, current: Round) -> bool:
+    def is_majority(self, current: InstallRound) -> bool:
         return current.tries > 2
 
 

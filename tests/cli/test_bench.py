@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from softmutex.cli.benching.contended import longest_gap, summary
-from softmutex.cli.benching.crew import Crew, Event, Member, Stay, overlaps_of
+from softmutex.cli.benching.crew import Crew, CrewMember, Event, Stay, overlaps_of
 from softmutex.cli.benching.recovery import kill_holder, local_nodes, measure, quantile
 
 
-def member_that_said(*events: tuple[float, str]) -> Member:
+def member_that_said(*events: tuple[float, str]) -> CrewMember:
     member = Crew([{}]).members[0]
     member.log = [Event(at=at, what=what) for at, what in events]
     return member

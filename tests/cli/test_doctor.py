@@ -17,8 +17,8 @@ import pytest
 
 from softmutex import Node, plugins
 from softmutex.cli import checks, doctor
-from softmutex.cli.checks import Verdict
-from softmutex.cli.survey import Answer, Survey
+from softmutex.cli.checks import CheckVerdict
+from softmutex.cli.survey import Survey, SurveyAnswer
 from softmutex.ports import Member
 from softmutex.testing import MemoryNetwork
 from tests.adapters.certificates import make_certificates
@@ -264,11 +264,11 @@ def test_a_group_of_several_hosts_in_which_nobody_is_shown_is_a_warning():
 
     settings = resolve(membership="static://nobody:1", environ={})
     [finding] = checks.check_members(settings, [])
-    assert finding.verdict is Verdict.WARN
+    assert finding.verdict is CheckVerdict.WARN
 
 
 @pytest.fixture
-async def two(no_leaks: None, network: MemoryNetwork) -> list[Answer]:
+async def two(no_leaks: None, network: MemoryNetwork) -> list[SurveyAnswer]:
     """What two nodes that take part in the mutex `x` say of themselves."""
     async with node_on(network, name="a") as a, node_on(network, name="b") as b:
         async with a.mutex("x"):
@@ -276,7 +276,9 @@ async def two(no_leaks: None, network: MemoryNetwork) -> list[Answer]:
         async with b.mutex("x"):
             pass
         told = [(node, await shown(node, network.transport())) for node in (a, b)]
-        return [Answer(Member(node.address, node.id, node.name), document, rtt_s=0.001) for node, document in told]
+        return [
+            SurveyAnswer(Member(node.address, node.id, node.name), document, rtt_s=0.001) for node, document in told
+        ]
 
 
 @pytest.fixture
@@ -284,60 +286,60 @@ def network() -> MemoryNetwork:
     return MemoryNetwork(seed=1)
 
 
-def changed(answer: Answer, **changes: Any) -> Answer:
+def changed(answer: SurveyAnswer, **changes: Any) -> SurveyAnswer:
     document = copy.deepcopy(answer.document)
-    return Answer(answer.member, {**(document or {}), **changes}, answer.rtt_s, answer.offset_s)
+    return SurveyAnswer(answer.member, {**(document or {}), **changes}, answer.rtt_s, answer.offset_s)
 
 
-def worst(findings: Any) -> tuple[Verdict, str]:
-    [found] = [each for each in findings if each.verdict is not Verdict.OK]
+def worst(findings: Any) -> tuple[CheckVerdict, str]:
+    [found] = [each for each in findings if each.verdict is not CheckVerdict.OK]
     return found.verdict, found.says
 
 
-async def test_a_node_that_does_not_know_all_others_fails(two: list[Answer]):
+async def test_a_node_that_does_not_know_all_others_fails(two: list[SurveyAnswer]):
     from softmutex.runtime.config import resolve
 
     settings = resolve(environ={})
     verdict, says = worst(checks.check_members(settings, [two[0], changed(two[1], peers=0)]))
-    assert verdict is Verdict.FAIL and "b at " in says and "knows 0 others, 1 are there" in says
+    assert verdict is CheckVerdict.FAIL and "b at " in says and "knows 0 others, 1 are there" in says
 
 
 async def test_a_node_that_has_come_just_now_is_given_a_moment_to_be_known(
-    two: list[Answer], monkeypatch: pytest.MonkeyPatch
+    two: list[SurveyAnswer], monkeypatch: pytest.MonkeyPatch
 ):
     from softmutex.runtime.config import resolve
 
     looks = [[changed(two[0], peers=0), two[1]], two]
 
-    async def ask(survey: Survey, patience_s: float) -> list[Answer]:
+    async def ask(survey: Survey, patience_s: float) -> list[SurveyAnswer]:
         return looks.pop(0)
 
     monkeypatch.setattr(Survey, "ask", ask)
     monkeypatch.setattr(doctor, "MEETING_S", 0.0)
     settings = resolve(transport="udp://127.0.0.1:0", membership="static://127.0.0.1:1", environ={})
     findings = await doctor.examine(settings)
-    assert not [each for each in findings if each.verdict is Verdict.FAIL]
+    assert not [each for each in findings if each.verdict is CheckVerdict.FAIL]
     assert not looks
 
 
-async def test_terms_that_differ_fail_and_are_named(two: list[Answer]):
+async def test_terms_that_differ_fail_and_are_named(two: list[SurveyAnswer]):
     mutexes = copy.deepcopy((two[1].document or {})["mutexes"])
     mutexes[0]["slots"] = 2
     mutexes[0]["terms"]["op"] = 9.0
     verdict, says = worst(checks.check_agreement([two[0], changed(two[1], mutexes=mutexes)]))
-    assert verdict is Verdict.FAIL
+    assert verdict is CheckVerdict.FAIL
     assert says == "x: op is 9.0 at b and 4.0 at a; slots is 2 at b and 1 at a"
 
 
-async def test_versions_that_differ_are_a_warning(two: list[Answer]):
+async def test_versions_that_differ_are_a_warning(two: list[SurveyAnswer]):
     verdict, says = worst(checks.check_agreement([two[0], changed(two[1], version="9.9")]))
-    assert verdict is Verdict.WARN and "9.9" in says
+    assert verdict is CheckVerdict.WARN and "9.9" in says
 
 
 @pytest.mark.parametrize(("offset_s", "way"), [(-7200.0, "7200.0 s behind"), (3.0, "3.0 s ahead of")])
-async def test_a_clock_that_differs_is_a_warning(two: list[Answer], offset_s: float, way: str):
-    verdict, says = worst(checks.check_clocks([two[0], Answer(two[1].member, two[1].document, 0.001, offset_s)]))
-    assert verdict is Verdict.WARN and way in says
+async def test_a_clock_that_differs_is_a_warning(two: list[SurveyAnswer], offset_s: float, way: str):
+    verdict, says = worst(checks.check_clocks([two[0], SurveyAnswer(two[1].member, two[1].document, 0.001, offset_s)]))
+    assert verdict is CheckVerdict.WARN and way in says
 
 
 @pytest.mark.parametrize(
@@ -348,15 +350,15 @@ async def test_a_clock_that_differs_is_a_warning(two: list[Answer], offset_s: fl
         ({"loop_lag_max": 3.0}, "was blocked for 3.0 s"),
     ],
 )
-async def test_what_a_node_found_strange_is_a_warning(two: list[Answer], change: dict[str, Any], said: str):
+async def test_what_a_node_found_strange_is_a_warning(two: list[SurveyAnswer], change: dict[str, Any], said: str):
     verdict, says = worst(checks.check_node("a", changed(two[0], **change).document or {}))
-    assert verdict is Verdict.WARN and said in says
+    assert verdict is CheckVerdict.WARN and said in says
 
 
-async def test_an_isolated_node_fails(two: list[Answer]):
+async def test_an_isolated_node_fails(two: list[SurveyAnswer]):
     mutexes = copy.deepcopy((two[0].document or {})["mutexes"])
     mutexes[0]["isolated"] = True
-    assert worst(checks.check_node("a", changed(two[0], mutexes=mutexes).document or {}))[0] is Verdict.FAIL
+    assert worst(checks.check_node("a", changed(two[0], mutexes=mutexes).document or {}))[0] is CheckVerdict.FAIL
 
 
 def test_an_adapter_that_cannot_be_imported_is_a_warning(monkeypatch: pytest.MonkeyPatch):
@@ -369,7 +371,7 @@ def test_an_adapter_that_cannot_be_imported_is_a_warning(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(plugins, "load", broken)
     verdict, says = worst(checks.check_installation())
-    assert verdict is Verdict.WARN and says == "transport http: no module named pigeon"
+    assert verdict is CheckVerdict.WARN and says == "transport http: no module named pigeon"
 
 
 async def test_of_a_member_whose_certificate_is_not_trusted_it_says_so(environ: dict[str, str], tmp_path: Path):

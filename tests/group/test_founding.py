@@ -9,7 +9,7 @@ import pytest
 
 from softmutex.core.events import SECOND, NodeId, Received
 from softmutex.core.group import Listed
-from softmutex.core.group.effects import Mismatch, Refuse, Stalled, Start, TakePart
+from softmutex.core.group.effects import Mismatch, RefuseMutex, Stalled, Start, TakePart
 from softmutex.core.group.founding import NOTES_MAX, UNDESCRIBED_MAX
 from softmutex.core.messages import Describe, Description, Message, Offer, Ping, Roster
 from tests.core.bench import token
@@ -275,7 +275,7 @@ def test_different_slots_are_refused_in_words_before_anything_is_granted(seed: i
     started = [house for house in (one, two) if house.started]
     assert len(started) == 1
     other = two if started == [one] else one
-    (refused,) = [effect for effect in other.did if isinstance(effect, Refuse)]
+    (refused,) = [effect for effect in other.did if isinstance(effect, RefuseMutex)]
     assert refused.difference in ("slots is 1 there and 2 here", "slots is 2 there and 1 here")
 
 

@@ -37,7 +37,7 @@ from softmutex.core.group.effects import (
     GroupEffect,
     Mail,
     Mismatch,
-    Refuse,
+    RefuseMutex,
     Say,
     Stalled,
     Start,
@@ -131,7 +131,7 @@ class House:
                 self.said.append(text)
             case Drop(why, number):
                 self.dropped[why] += number
-            case TakePart() | Refuse() | Mismatch() | Stalled() | Double():
+            case TakePart() | RefuseMutex() | Mismatch() | Stalled() | Double():
                 self.did.append(effect)
 
     def _fire(self, name: TimerName, number: int) -> None:

@@ -17,12 +17,12 @@ import pytest
 from softmutex.cli import main
 from softmutex.core.errors import ConfigError
 from softmutex.sim import engine
-from softmutex.sim.campaign import Campaign, Plan, outcomes
+from softmutex.sim.campaign import Campaign, CampaignPlan, outcomes
 from tests.schedulers.contract import wait_until
 
 WORKERS = 4
 START_S = 60
-PLANS = [Plan(seed, (2, 4), "wandering") for seed in range(1, 4)]
+PLANS = [CampaignPlan(seed, (2, 4), "wandering") for seed in range(1, 4)]
 
 
 def slow_square(number: int, folder: str) -> int:
@@ -83,7 +83,7 @@ def workers_of(address: str) -> int:
 
 def test_seeds_come_back_from_a_cluster_as_from_here_and_in_their_order(scheduler: str):
     here, there = Campaign("wandering"), Campaign("wandering")
-    for outcome in outcomes(PLANS, engine.Here()):
+    for outcome in outcomes(PLANS, engine.InThisProcess()):
         here.add(outcome)
     with engine.on(scheduler) as cluster:
         found = list(outcomes(PLANS, cluster))
@@ -130,4 +130,4 @@ def test_a_worker_with_other_code_is_told_of_and_its_result_is_not_taken():
 
 def test_processes_give_what_one_gives_in_the_same_order():
     calls = [(pow, (number, 2)) for number in range(30)]
-    assert list(engine.side_by_side(2).run(iter(calls))) == list(engine.Here().run(iter(calls)))
+    assert list(engine.side_by_side(2).run(iter(calls))) == list(engine.InThisProcess().run(iter(calls)))

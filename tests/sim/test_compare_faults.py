@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from softmutex.sim.compare_faults import FAULTS, Cell, as_json, as_text, one_cell
+from softmutex.sim.compare_faults import FAULTS, FaultCell, as_json, as_text, one_cell
 
 
 def test_a_strict_one_waits_for_a_silent_member_and_the_default_goes_on():
@@ -20,10 +20,10 @@ def test_a_coordinator_that_dies_is_followed_by_another_one():
 
 def test_the_table_has_a_row_for_each_algorithm_and_says_what_matters_most():
     cells = [
-        Cell("central", "loss", 0.9, 2.06, 0.0, 0, False),
-        Cell("central", "cut", 0.5, 99.0, 0.0, 0, True),
-        Cell("voting", "loss", 0.9, 2.0, 0.003, 1, False),
-        Cell("voting", "cut", 0.9, 2.0, 0.0, 1, False),
+        FaultCell("central", "loss", 0.9, 2.06, 0.0, 0, False),
+        FaultCell("central", "cut", 0.5, 99.0, 0.0, 0, True),
+        FaultCell("voting", "loss", 0.9, 2.0, 0.003, 1, False),
+        FaultCell("voting", "cut", 0.9, 2.0, 0.0, 1, False),
     ]
     assert as_text(cells) == (
         "| algorithm | loss | cut |\n| --- | --: | --: |\n"

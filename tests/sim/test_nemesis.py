@@ -12,8 +12,8 @@ from softmutex.cli import main
 from softmutex.core.events import FactKind, LostReason
 from softmutex.core.messages import HANDOVER, OF_NODE, name_of
 from softmutex.sim import Batch, Churn, DeadLink, Kill, Partition, Scenario, rules, simulate
-from softmutex.sim.campaign import Campaign, Plan, outcomes, run, smallest
-from softmutex.sim.engine import Here, Processes
+from softmutex.sim.campaign import Campaign, CampaignPlan, outcomes, run, smallest
+from softmutex.sim.engine import InThisProcess, Processes
 from softmutex.sim.nemesis import TROUBLES, draw, is_sound, weather_of
 from softmutex.sim.report import command
 from softmutex.sim.scenarios import scenario as named
@@ -74,7 +74,7 @@ def test_every_run_is_five_minutes_long_and_its_command_is_the_same_run():
         assert scenario.duration_s >= 240 and scenario.settle_s >= 120
         words = shlex.split(command(scenario))
         assert words[:3] == ["softmutex", "sim", "run"]
-    assert run(Plan(13, (2, 200), "wandering")).virtual_s >= 270
+    assert run(CampaignPlan(13, (2, 200), "wandering")).virtual_s >= 270
 
 
 def test_the_command_of_a_drawn_run_replays_it(capsys: pytest.CaptureFixture[str]):
@@ -99,9 +99,9 @@ def test_a_failure_is_made_as_small_as_it_gets(machine: type, law: str):
 
 @pytest.mark.parametrize("runs", [3, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_campaign_adds_up_and_is_the_same_with_any_number_of_processes(runs: int):
-    plans = [Plan(seed, (2, 12), "wandering") for seed in range(1, runs + 1)]
+    plans = [CampaignPlan(seed, (2, 12), "wandering") for seed in range(1, runs + 1)]
     alone, together = Campaign("wandering"), Campaign("wandering")
-    for outcome in outcomes(plans, Here()):
+    for outcome in outcomes(plans, InThisProcess()):
         alone.add(outcome)
     for outcome in outcomes(plans, Processes(2)):
         together.add(outcome)
@@ -116,8 +116,8 @@ def test_a_campaign_adds_up_and_is_the_same_with_any_number_of_processes(runs: i
 
 
 def test_what_was_found_is_told_with_a_command_that_shows_it_again():
-    plan = Plan(1, (2, 2), "wandering")
-    (found,) = smallest([(plan, "tokens")], Here(), patience_s=0.0)
+    plan = CampaignPlan(1, (2, 2), "wandering")
+    (found,) = smallest([(plan, "tokens")], InThisProcess(), patience_s=0.0)
     assert found.command.startswith("softmutex sim run --algorithm wandering --nodes 2") and found.seed == 1
 
 

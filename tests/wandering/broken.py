@@ -12,7 +12,7 @@ from typing import NamedTuple
 from softmutex.core.algorithms.wandering.context import Context
 from softmutex.core.algorithms.wandering.evidence import OverlapEvidence, Visit
 from softmutex.core.algorithms.wandering.machine import Wandering
-from softmutex.core.algorithms.wandering.messages import Place, Presence, Told
+from softmutex.core.algorithms.wandering.messages import Place, Presence, Together
 from softmutex.core.algorithms.wandering.requests import OwnRequests
 from softmutex.core.algorithms.wandering.search import TokenSearches
 from softmutex.core.algorithms.wandering.tokens import HeldToken, TokenHolder, TokensHere
@@ -181,7 +181,7 @@ class TellsNobody(Wandering):
         class Silent(OverlapEvidence):
             __slots__ = ()
 
-            def tell(self, visit: Visit, told: Told, peer: NodeId) -> None:
+            def tell(self, visit: Visit, told: Together, peer: NodeId) -> None:
                 pass
 
         self.evidence.__class__ = Silent

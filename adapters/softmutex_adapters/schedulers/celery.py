@@ -36,7 +36,7 @@ from typing import Any, ClassVar, Final
 from celery import Task, bootsteps
 
 from softmutex import AcquireTimeout, Node
-from softmutex.agent.place import VARIABLE, Door
+from softmutex.agent.place import VARIABLE, AgentDoor
 from softmutex.agent.server import serve
 from softmutex.client import SoftMutex
 from softmutex.core.errors import ConfigError, SoftMutexError
@@ -118,7 +118,7 @@ class SoftMutexAgent(bootsteps.StartStopStep):  # type: ignore[misc]
         try:
             node = Node(**{"name": f"celery-{os.getpid()}", **self._node_options})
             await node.open()
-            door = Door(os.environ[VARIABLE])
+            door = AgentDoor(os.environ[VARIABLE])
         except Exception as error:
             self._error = error
             self._ready.set()

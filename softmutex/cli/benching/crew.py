@@ -35,7 +35,7 @@ class Stay(NamedTuple):
     told: bool  # that it may not be the only one
 
 
-class Member:
+class CrewMember:
     """One process, which may die and be started again."""
 
     def __init__(self, crew: Crew, node: dict[str, Any], prefix: Sequence[str]) -> None:
@@ -61,8 +61,8 @@ class Member:
             self.log.append(json.loads(line))
             await self.crew.stir()
 
-    def successor(self) -> Member:
-        return Member(self.crew, self._node, self._prefix)
+    def successor(self) -> CrewMember:
+        return CrewMember(self.crew, self._node, self._prefix)
 
     def order(self, word: str) -> None:
         assert self.process.stdin is not None
@@ -133,8 +133,8 @@ class Crew:
 
     def __init__(self, nodes: Sequence[dict[str, Any]], prefixes: Sequence[Sequence[str]] = ()) -> None:
         self._stirred = asyncio.Condition()
-        self.members = [Member(self, node, prefixes[i] if prefixes else ()) for i, node in enumerate(nodes)]
-        self.gone: list[Member] = []  # left in good order
+        self.members = [CrewMember(self, node, prefixes[i] if prefixes else ()) for i, node in enumerate(nodes)]
+        self.gone: list[CrewMember] = []  # left in good order
 
     async def __aenter__(self) -> Crew:
         try:
@@ -167,10 +167,10 @@ class Crew:
             last = "\n  ".join(f"{member.id:016x} {member.log[-2:]}" for member in self.members)
             raise RuntimeError(f"not within {PATIENCE_S:.0f} s: {what}. What they said last:\n  {last}") from None
 
-    def others(self, *members: Member) -> list[Member]:
+    def others(self, *members: CrewMember) -> list[CrewMember]:
         return [member for member in self.members if member not in members]
 
-    async def next_grant(self, after_s: float, among: Sequence[Member]) -> float:
+    async def next_grant(self, after_s: float, among: Sequence[CrewMember]) -> float:
         """When the first of them got in after that."""
 
         def first() -> float | None:
@@ -179,7 +179,7 @@ class Crew:
 
         return float(await self.until(first, "somebody gets in"))
 
-    async def all_get_in(self, after_s: float, among: Sequence[Member] = ()) -> float:
+    async def all_get_in(self, after_s: float, among: Sequence[CrewMember] = ()) -> float:
         """When the last of them had been in once after that."""
         firsts = [await self.next_grant(after_s, [member]) for member in among or self.members]
         return max(firsts)

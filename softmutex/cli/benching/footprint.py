@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from softmutex.cli.benching.rounds import Rounds
+from softmutex.cli.benching.rounds import InterleavedRounds
 from softmutex.cli.benching.workers import Line, cpu_s, in_processes, resident_kib
 
 TRANSPORT, MEMBERSHIP = "udp://127.0.0.1:0", "local://softmutex-bench-footprint"
@@ -73,7 +73,7 @@ def measure_start(times: int) -> dict[str, Any]:
             "flock": ["flock", f"{home}/lock", "true"],
             "run": [softmutex, "run", "-n", "bench-run", "--membership", "local://softmutex-bench-run", "--", "true"],
         }
-        took = Rounds.run({name: partial(took_s, command) for name, command in commands.items()}, times)
+        took = InterleavedRounds.run({name: partial(took_s, command) for name, command in commands.items()}, times)
     median = {name: took.median(name) for name in commands}
     return {
         "import_s": median["import"] - median["python"],

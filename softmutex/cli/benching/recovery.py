@@ -28,7 +28,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from softmutex.cli.benching.crew import Crew, Member, overlaps_of
+from softmutex.cli.benching.crew import Crew, CrewMember, overlaps_of
 from softmutex.cli.benching.servers import free_port
 
 NODES = 5
@@ -99,7 +99,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-async def keeper(crew: Crew, chance: random.Random, among: Sequence[Member] = ()) -> Member:
+async def keeper(crew: Crew, chance: random.Random, among: Sequence[CrewMember] = ()) -> CrewMember:
     """One that has it and keeps it, for a while by now."""
     member = (among or crew.members)[int(chance.random() * len(among or crew.members))]
     member.order("keep")
@@ -108,7 +108,7 @@ async def keeper(crew: Crew, chance: random.Random, among: Sequence[Member] = ()
     return member
 
 
-async def watcher_of(crew: Crew, holder: Member) -> Member:
+async def watcher_of(crew: Crew, holder: CrewMember) -> CrewMember:
     """The first that is alive. A token that was made anew, or whose watchers have just died, soon names others."""
     while True:
         holder.order("look")
@@ -119,7 +119,7 @@ async def watcher_of(crew: Crew, holder: Member) -> Member:
         await asyncio.sleep(0.1)
 
 
-async def again(crew: Crew, *members: Member) -> None:
+async def again(crew: Crew, *members: CrewMember) -> None:
     """The dead are started again, and everybody has had a turn."""
     for member in members:
         await member.start()

@@ -10,19 +10,19 @@ import statistics
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 
-class Rounds:
+class InterleavedRounds:
     """What each round measured, by the names of things."""
 
     def __init__(self, taken: Sequence[Mapping[str, float]]) -> None:
         self.taken = taken
 
     @classmethod
-    def run(cls, things: Mapping[str, Callable[[], float]], times: int) -> Rounds:
+    def run(cls, things: Mapping[str, Callable[[], float]], times: int) -> InterleavedRounds:
         """Each of `things` measures itself."""
         return cls([{name: measure() for name, measure in things.items()} for _ in range(times)])
 
     @classmethod
-    async def arun(cls, things: Mapping[str, Callable[[], Awaitable[float]]], times: int) -> Rounds:
+    async def arun(cls, things: Mapping[str, Callable[[], Awaitable[float]]], times: int) -> InterleavedRounds:
         return cls([{name: await measure() for name, measure in things.items()} for _ in range(times)])
 
     def __getitem__(self, name: str) -> list[float]:

@@ -16,7 +16,7 @@ from softmutex.core.group.effects import Listed
 _U64: Final = (1 << 64) - 1
 
 
-class Peer:
+class KnownPeer:
     __slots__ = ("address", "by", "direct_at", "direct_nonce", "direct_proved_at", "heard_at", "id", "listed", "name")
 
     def __init__(self, place: Listed) -> None:
@@ -47,11 +47,11 @@ class Company:
     def __init__(self, me: NodeId) -> None:
         self.me = me
         self.members: list[NodeId] = [me]
-        self.peers: dict[NodeId, Peer] = {}  # the others
+        self.peers: dict[NodeId, KnownPeer] = {}  # the others
         self.digest = mix(me)
-        self._at: dict[str, Peer] = {}  # who was heard last at an address
+        self._at: dict[str, KnownPeer] = {}  # who was heard last at an address
 
-    def at(self, address: str) -> Peer | None:
+    def at(self, address: str) -> KnownPeer | None:
         return self._at.get(address)
 
     def heard_at(self, node: NodeId) -> Instant:
@@ -60,7 +60,7 @@ class Company:
 
     def add(self, places: Sequence[Listed]) -> None:
         for place in places:
-            peer = self.peers[place.id] = Peer(place)
+            peer = self.peers[place.id] = KnownPeer(place)
             self._at[place.address] = peer
             self.digest ^= mix(place.id)
         if len(places) == 1:
@@ -81,7 +81,7 @@ class Company:
                     del self._at[peer.address]
         return gone
 
-    def move(self, peer: Peer, address: str) -> str:
+    def move(self, peer: KnownPeer, address: str) -> str:
         """The address at which nobody is known any more."""
         left = peer.address if self._at.get(peer.address) is peer else ""
         self._at.pop(left, None)
@@ -94,7 +94,7 @@ class Company:
         begin = bisect_left(self.members, node + 1)
         return [id for id in self.members[begin : begin + count + 1] if id != self.me][:count]
 
-    def namesakes(self, own: str) -> list[Peer]:
+    def namesakes(self, own: str) -> list[KnownPeer]:
         """Who has the name of another one, or of this node."""
         seen, found = {own}, []
         for peer in self.peers.values():

@@ -93,7 +93,7 @@ class Start(NamedTuple):
     kept: tuple[Received, ...] = ()
 
 
-class Refuse(NamedTuple):
+class RefuseMutex(NamedTuple):
     """Others run this mutex by other terms: it is not opened here. `difference` says in which."""
 
     mutex: str
@@ -168,7 +168,7 @@ GroupEffect: TypeAlias = (
     | Returned
     | Answer
     | Start
-    | Refuse
+    | RefuseMutex
     | Mismatch
     | Stalled
     | TakePart

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from softmutex.core.events import NOBODY, SECOND, CancelTimer, Instant, NodeId, Received, SetTimer, from_seconds
-from softmutex.core.group.effects import Drop, Mismatch, Refuse, Say, Stalled, Start, TakePart, Tell
+from softmutex.core.group.effects import Drop, Mismatch, RefuseMutex, Say, Stalled, Start, TakePart, Tell
 from softmutex.core.group.inquiry import Inquiry
 from softmutex.core.messages import Describe, Description, Message, Standing
 
@@ -86,7 +86,7 @@ class Founding:
     def open(
         self, mutex: str, terms: Description, now: Instant, *, when_isolated: str = "wait", min_members: int = 1
     ) -> None:
-        """Ends with `Start` or `Refuse`, at once where nobody is to be asked."""
+        """Ends with `Start` or `RefuseMutex`, at once where nobody is to be asked."""
         if mutex in self._inquiries or mutex in self.running:
             return
         introduction = self._introductions.pop(mutex, None)
@@ -351,7 +351,7 @@ class Founding:
             if said.algorithm and (difference := differs(inquiry.terms, said)):
                 del self._inquiries[inquiry.mutex]
                 self._end(inquiry)
-                group.put(Refuse(inquiry.mutex, sender, difference))
+                group.put(RefuseMutex(inquiry.mutex, sender, difference))
                 return
             if said.algorithm:
                 inquiry.used(sender, is_compared=True)

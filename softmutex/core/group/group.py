@@ -28,7 +28,7 @@ from softmutex.core.events import (
     Silenced,
     TimerName,
 )
-from softmutex.core.group.company import Company, Peer, PeerView
+from softmutex.core.group.company import Company, KnownPeer, PeerView
 from softmutex.core.group.door import BANNED, Door, OpenDoor
 from softmutex.core.group.effects import Drop, GroupEffect, Listed, Listing, Say
 from softmutex.core.group.founding import Founding
@@ -137,7 +137,7 @@ class Group:
             self._look_at_names()
         self.founding.look_again(now)
 
-    def _is_believed(self, place: Listed, is_complete: bool, before: Mapping[str, Peer], now: Instant) -> bool:
+    def _is_believed(self, place: Listed, is_complete: bool, before: Mapping[str, KnownPeer], now: Instant) -> bool:
         """One that is not a member yet, and need not be greeted first. `before`: who was listed at an address."""
         known = self.peers.get(place.id) if place.id else before.get(place.address) or self.company.at(place.address)
         is_another = place.id not in (NOBODY, self.ego.id)

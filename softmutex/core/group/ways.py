@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from softmutex.core.chance import Rng
 from softmutex.core.events import NOBODY, SECOND, Duration, Instant, NodeId
-from softmutex.core.group.company import Company, Peer
+from softmutex.core.group.company import Company, KnownPeer
 from softmutex.core.group.effects import Drop, Mail, Unwrap
 from softmutex.core.machine import pick_other
 from softmutex.core.messages import Ping, Pong, Relay
@@ -86,7 +86,7 @@ class Ways:
         if not peer.by:
             peer.direct_proved_at = now
 
-    def came_by(self, peer: Peer, by: NodeId, now: Instant) -> None:
+    def came_by(self, peer: KnownPeer, by: NodeId, now: Instant) -> None:
         """It goes to the trouble of a relay, so it is answered on the same way, and the direct one is tried."""
         if peer.by != by and now - peer.direct_proved_at >= PROVED_FOR:
             peer.by = by
@@ -107,7 +107,7 @@ class Ways:
         elif owner.is_within("relays", RELAYS_A_SECOND, now):
             owner.put(Mail(peers[relay.to].address, relay.to, relay))
 
-    def _relays(self, peer: Peer) -> list[Peer]:
+    def _relays(self, peer: KnownPeer) -> list[KnownPeer]:
         """The one that served last, and others at random."""
         company = self._company
         chosen = [company.peers[peer.by]] if peer.by in company.peers else []
@@ -118,6 +118,6 @@ class Ways:
                 chosen.append(relay)
         return chosen
 
-    def _try_direct(self, peer: Peer, now: Instant) -> None:
+    def _try_direct(self, peer: KnownPeer, now: Instant) -> None:
         peer.direct_at, peer.direct_nonce = now, int(self._rng.random() * (1 << 53)) | 1
         self._owner.put(Mail(peer.address, peer.id, Ping(peer.direct_nonce)))

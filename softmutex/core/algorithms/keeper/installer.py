@@ -42,18 +42,18 @@ STRANGERS: Final = 64
 NUMBERS: Final = 0xFFFF  # of the copies of a question, beside the number of the round
 
 
-class Answer(NamedTuple):
+class InstallAnswer(NamedTuple):
     report: Report
     asked_at: Instant
     unknown: int  # members that it counts, and the proposer does not
 
 
-class Asked(NamedTuple):
+class InstallAsked(NamedTuple):
     at: Instant
     known: int  # members
 
 
-class Round:
+class InstallRound:
     __slots__ = (
         "alive",
         "asked",
@@ -77,8 +77,8 @@ class Round:
         self.due: Instant = 0  # when those that are missing are asked again
         self.asked: set[NodeId] = set()
         self.strangers: dict[NodeId, None] = {}  # members that others know
-        self.asked_as: dict[int, Asked] = {}  # by the number of the copy: an answer is as old as its question
-        self.reports: dict[NodeId, Answer] = {}
+        self.asked_as: dict[int, InstallAsked] = {}  # by the number of the copy: an answer is as old as its question
+        self.reports: dict[NodeId, InstallAnswer] = {}
         self.alive = False  # somebody heard the keeper lately
 
 
@@ -102,7 +102,7 @@ class Installer:
         self._claim_again: Callable[[], None]  # these from `connect`
         self.office: Office
         self.holder: Holder
-        self._round: Round | None = None
+        self._round: InstallRound | None = None
         self._promise: tuple[int, NodeId, Instant] = (0, NOBODY, 0)  # I1: term, proposer, until
         self._proposed = 0  # the last term
         self._vain = 0  # rounds
@@ -122,14 +122,14 @@ class Installer:
             if self._since is None:
                 self._since = desk.now
             span = desk.patience.wait(0) * (1 if self.holder.seats else 2)
-            self._round = Round(0, 0, desk.now)
+            self._round = InstallRound(0, 0, desk.now)
             desk.timer("round", desk.now + round(span * desk.rng.random()))
 
     def search(self) -> None:
         """This node keeps, and misses a token, or a majority."""
         desk = self._desk
         if self._round is None or self._round.term != desk.term:
-            self._round = Round(desk.draw(), desk.term, desk.now)
+            self._round = InstallRound(desk.draw(), desk.term, desk.now)
             desk.timer("round", desk.now)
 
     def stop(self) -> None:
@@ -148,7 +148,7 @@ class Installer:
             self._ask_newcomers(current)
             self._decide()
 
-    def _ask_newcomers(self, current: Round) -> None:
+    def _ask_newcomers(self, current: InstallRound) -> None:
         """At once: where somebody comes each second, all would never have answered at one time."""
         desk = self._desk
         new = [node for node in (*desk.members, *current.strangers) if node not in current.asked and node != desk.me]
@@ -157,16 +157,16 @@ class Installer:
             self._propose(current, new)
             self._hurry(current)
 
-    def _propose(self, current: Round, nodes: list[NodeId]) -> None:
+    def _propose(self, current: InstallRound, nodes: list[NodeId]) -> None:
         desk = self._desk
         current.copies += 1
         number = current.number + min(current.copies, NUMBERS)
-        current.asked_as.setdefault(number, Asked(desk.now, len(desk.members) + len(current.strangers)))
+        current.asked_as.setdefault(number, InstallAsked(desk.now, len(desk.members) + len(current.strangers)))
         current.asked.update(nodes)
         for node in nodes:
             desk.post(node, Propose(number, current.term, desk.departed))
 
-    def _hurry(self, current: Round) -> None:
+    def _hurry(self, current: InstallRound) -> None:
         at = self._desk.now + self._desk.patience.wait(0)
         if at < current.due:
             current.due = at
@@ -190,25 +190,25 @@ class Installer:
                 self.stop()
                 return
             self._proposed = max(desk.term, self._proposed, self._promise[0]) + 1
-            current = self._round = Round(desk.draw(), self._proposed, desk.now)
+            current = self._round = InstallRound(desk.draw(), self._proposed, desk.now)
         if current.alive:
             self.stop()
             return
         if current.term > desk.term and self._is_refused(current):
             self._vain += 1
-            self._round = Round(0, 0, desk.now)
+            self._round = InstallRound(0, 0, desk.now)
             span = min(desk.patience.wait(0) << min(self._vain, 4), WAIT_MOST)
             desk.timer("round", desk.now + round(span * desk.rng.random()))
             return
         self._ask(current)
         self._decide()
 
-    def _is_refused(self, current: Round) -> bool:
+    def _is_refused(self, current: InstallRound) -> bool:
         """The votes are split: whoever comes first after a random while asks for a later term, and the others yield."""
         refused = sum(not answer.report.promised for answer in current.reports.values())
         return 2 * refused >= self._count(current)
 
-    def _ask(self, current: Round) -> None:
+    def _ask(self, current: InstallRound) -> None:
         desk = self._desk
         now = desk.now
         final = current.term == desk.term and all(now >= self.office.lent_until(s) for s in self.office.missing())
@@ -230,7 +230,7 @@ class Installer:
         current.due = min([now + desk.jitter(wait), *(end + 1 for end in ends)])
         desk.timer("round", current.due)
 
-    def _is_to_promise(self, current: Round, answered: Answer, final: bool) -> bool:
+    def _is_to_promise(self, current: InstallRound, answered: InstallAnswer, final: bool) -> bool:
         """Who kept no promise yet, or may not keep it much longer, where all promises together are enough."""
         desk = self._desk
         have_all = all(n in current.reports or n == desk.me or n in desk.departed for n in desk.members)
@@ -271,7 +271,7 @@ class Installer:
             self._begin_later(min(PROMISE, 4 * desk.patience.wait(0)))
 
     def _begin_later(self, span: Duration) -> None:
-        self._round = Round(0, 0, self._desk.now)
+        self._round = InstallRound(0, 0, self._desk.now)
         self._desk.timer("round", self._desk.now + round(span * (1 + self._desk.rng.random()) / 2))
 
     def _promises(self, sender: NodeId, term: int) -> bool:
@@ -306,7 +306,7 @@ class Installer:
             self._ask_newcomers(current)
         self._desk.learn_departed(report.left)
         known = max(asked.known, len(self._desk.members) + len(current.strangers))
-        current.reports[sender] = Answer(report, asked.at, max(0, report.members - known))
+        current.reports[sender] = InstallAnswer(report, asked.at, max(0, report.members - known))
         keeper_lives = report.keeper not in (NOBODY, self._desk.me) and report.heard < LATELY
         if current.term > self._desk.term and keeper_lives and not report.promised:
             if report.keeper in self._desk.silent:
@@ -317,7 +317,7 @@ class Installer:
             return
         self._decide()
 
-    def is_majority(self, current: Round) -> bool:
+    def is_majority(self, current: InstallRound) -> bool:
         desk = self._desk
         count = self._count(current)
         mine = 1 + sum(answer.report.promised for answer in current.reports.values())
@@ -327,7 +327,7 @@ class Installer:
             return current.tries > 3 or not awaited or 2 * mine > count
         return 2 * mine > count or (2 * mine == count and current.term == desk.term)
 
-    def _count(self, current: Round) -> int:
+    def _count(self, current: InstallRound) -> int:
         """Who counts: all that this node knows, or somebody else does, and that did not leave."""
         unknown = max((answer.unknown for answer in current.reports.values()), default=0)
         return len(self._desk.members) - self._desk.departed_members + len(current.strangers) + unknown
@@ -356,7 +356,7 @@ class Installer:
                 self.office.confirm()
             self._look_for_tokens(current)
 
-    def _install(self, current: Round) -> None:
+    def _install(self, current: InstallRound) -> None:
         desk = self._desk
         desk.follow(current.term, desk.me)
         self._since = None
@@ -370,7 +370,7 @@ class Installer:
 
     # --- tokens ------------------------------------------------------------------------------------------------------
 
-    def _look_for_tokens(self, current: Round) -> None:
+    def _look_for_tokens(self, current: InstallRound) -> None:
         desk, office, holder = self._desk, self.office, self.holder
         for report, _, _ in current.reports.values():
             for name in report.best:
@@ -395,7 +395,7 @@ class Installer:
             holder.beat_all()
             office.feed_all()
 
-    def is_gone(self, current: Round, slot: int) -> bool:
+    def is_gone(self, current: InstallRound, slot: int) -> bool:
         """office.O2."""
         desk = self._desk
         names = [

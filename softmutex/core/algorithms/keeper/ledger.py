@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from softmutex.core.algorithms.keeper.desk import Desk
-from softmutex.core.algorithms.keeper.messages import Reckon, Reckoned, Span, Told
+from softmutex.core.algorithms.keeper.messages import KeptSpan, Reckon, Reckoned, Told
 from softmutex.core.events import SECOND, Duration, FactKind, Instant, NodeId, Overlapped, RequestId, Token
 
 SPANS: Final = 64
@@ -42,12 +42,12 @@ class Use:
         self.said: dict[tuple[NodeId, RequestId], Duration] = {}
 
 
-class Known:
+class KnownHold:
     """A hold of anybody, in this node's time."""
 
     __slots__ = ("begun", "ended", "error", "node", "request", "token")
 
-    def __init__(self, node: NodeId, span: Span, then: Instant, error: Duration) -> None:
+    def __init__(self, node: NodeId, span: KeptSpan, then: Instant, error: Duration) -> None:
         self.node = node
         self.token = span.token
         self.request = span.request
@@ -64,7 +64,7 @@ class Case:
         self.slot = slot
         self.awaited = dict.fromkeys(awaited)
         self.asked: dict[int, Instant] = {}  # by the number of the message: each copy has its own
-        self.known: list[Known] = []
+        self.known: list[KnownHold] = []
         self.tries = 0
 
 
@@ -97,7 +97,7 @@ class Ledger:
             self._close(next(iter(self._cases)))
         case = Case(self._desk.draw() & ~0xFFFF, slot, [node for node in self._desk.members if node != self._desk.me])
         self._cases[case.number] = case
-        case.known = [Known(self._desk.me, span, self._desk.now, 0) for span in self._spans(slot)]
+        case.known = [KnownHold(self._desk.me, span, self._desk.now, 0) for span in self._spans(slot)]
         self._ask(case)
 
     def _ask(self, case: Case) -> None:
@@ -135,7 +135,7 @@ class Ledger:
             return  # long on its way, and as vague: it is asked again
         del case.awaited[sender]
         then = sent + took // 2
-        new = [Known(sender, span, then, took - took // 2) for span in account.spans]
+        new = [KnownHold(sender, span, then, took - took // 2) for span in account.spans]
         for one in new:
             for two in case.known:
                 self._compare(one, two)
@@ -143,7 +143,7 @@ class Ledger:
         if not case.awaited:
             self._desk.timer(("case", case.number), self._desk.now + AGAIN)
 
-    def _compare(self, one: Known, two: Known) -> None:
+    def _compare(self, one: KnownHold, two: KnownHold) -> None:
         length = min(one.ended, two.ended) - max(one.begun, two.begun) - one.error - two.error  # at least
         if one.token != two.token and one.node != two.node and length > 0:
             self._desk.post(one.node, Told(one.request, two.node, two.request, length))
@@ -151,10 +151,10 @@ class Ledger:
 
     # --- being asked -------------------------------------------------------------------------------------------------
 
-    def _spans(self, slot: int) -> tuple[Span, ...]:
+    def _spans(self, slot: int) -> tuple[KeptSpan, ...]:
         now = self._desk.now
         spans = [
-            Span(use.token, use.request, now - use.begun, 0 if use.ended is None else now - use.ended)
+            KeptSpan(use.token, use.request, now - use.begun, 0 if use.ended is None else now - use.ended)
             for use in self._uses
             if use.slot == slot
         ]

@@ -132,7 +132,7 @@ class Reckon(NamedTuple):
     slot: Count
 
 
-class Span(NamedTuple):
+class KeptSpan(NamedTuple):
     """A hold, by how long ago it began and ended: clocks of different nodes are not compared."""
 
     token: U64
@@ -145,7 +145,7 @@ class Reckoned(NamedTuple):
     """The answer."""
 
     number: U64
-    spans: Annotated[tuple[Span, ...], "<=24"]
+    spans: Annotated[tuple[KeptSpan, ...], "<=24"]
 
 
 class Told(NamedTuple):

@@ -54,7 +54,7 @@ class Replica:
         self.queue = [other for other in self.queue if not self.is_over(other)]
 
 
-class Legacy(NamedTuple):
+class EarlyHeir(NamedTuple):
     """An HEIR that came before the key."""
 
     owner: Bid
@@ -78,7 +78,7 @@ class Replicas:
         self._post = post
         self._newer_ends_older = newer_ends_older
         self._mine: dict[int, Replica] = {}
-        self._legacies: dict[int, Legacy] = {}
+        self._legacies: dict[int, EarlyHeir] = {}
 
     def __contains__(self, number: int) -> bool:
         return number in self._mine
@@ -104,13 +104,13 @@ class Replicas:
 
     def heir(self, number: int, owner: Bid, left: Duration, quiet: bool, now: Instant, out: list[Effect]) -> None:
         replica, left = self._mine.get(number), min(left, self._lease)
-        legacy = Legacy(owner, now + left, quiet, now + self._lease)
+        legacy = EarlyHeir(owner, now + left, quiet, now + self._lease)
         if replica is None:
             self._legacies[number] = legacy
         elif replica.quiet:
             self._inherit(number, replica, legacy, now, out)
 
-    def _inherit(self, number: int, replica: Replica, legacy: Legacy, now: Instant, out: list[Effect]) -> None:
+    def _inherit(self, number: int, replica: Replica, legacy: EarlyHeir, now: Instant, out: list[Effect]) -> None:
         replica.owner, replica.quiet = legacy.owner, legacy.quiet
         if replica.quiet or replica.owner != NO_BID:
             replica.until = min(replica.until, legacy.until) if replica.quiet else legacy.until
@@ -118,11 +118,11 @@ class Replicas:
         else:
             self.next(number, now, out)
 
-    def lose(self, number: int, now: Instant) -> Legacy | None:
+    def lose(self, number: int, now: Instant) -> EarlyHeir | None:
         """Another has the key now. What it should know; None where nothing is known here."""
         replica, legacy = self._mine.pop(number, None), self._legacies.pop(number, None)
         if replica is not None:
-            return Legacy(replica.owner, replica.until, replica.quiet, now + self._lease)
+            return EarlyHeir(replica.owner, replica.until, replica.quiet, now + self._lease)
         return legacy if legacy is not None and now < legacy.known_until else None
 
     # --- votes -------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from softmutex.core.algorithms.wandering.context import same_token
-from softmutex.core.algorithms.wandering.messages import Account, Place, Recall, Span, Told
+from softmutex.core.algorithms.wandering.messages import Account, Place, Recall, Span, Together
 from softmutex.core.events import (
     NOBODY,
     SECOND,
@@ -126,7 +126,7 @@ class VisitRecord(NamedTuple):
 class RecallQuestion:
     __slots__ = ("place", "rival", "sent", "told", "tries")
 
-    def __init__(self, place: Place, rival: Place, told: Told | None) -> None:
+    def __init__(self, place: Place, rival: Place, told: Together | None) -> None:
         self.place = place
         self.rival = rival
         self.told = told  # None: only asks
@@ -143,7 +143,7 @@ class OverlapCase:
         self.better = better
         self.questions: list[RecallQuestion] = []
         self.records: list[VisitRecord] = []
-        self.asked: set[tuple[Place, Told | None]] = set()
+        self.asked: set[tuple[Place, Together | None]] = set()
 
 
 class OverlapEvidence:
@@ -197,7 +197,7 @@ class OverlapEvidence:
         links = (visit.before, self.here.after(visit), visit.rivals)
         self.context.post(sender, Account(recall.number, visit.place, now - visit.came, spans, visit.running, *links))
 
-    def tell(self, visit: Visit, told: Told, peer: NodeId) -> None:
+    def tell(self, visit: Visit, told: Together, peer: NodeId) -> None:
         """This use overlapped with one of `peer`."""
         for use in visit.uses:
             if use.request == told.request:
@@ -267,7 +267,7 @@ class OverlapEvidence:
     def _is_there(self, place: Place) -> bool:
         return place.holder == self.context.me or self.context.is_member(place.holder)
 
-    def _ask(self, case: OverlapCase, place: Place, rival: Place, told: Told | None = None) -> None:
+    def _ask(self, case: OverlapCase, place: Place, rival: Place, told: Together | None = None) -> None:
         if (place, told) in case.asked:
             return
         case.asked.add((place, told))
@@ -316,8 +316,8 @@ class OverlapEvidence:
                 error = one.error + two.error
                 if length > error:
                     length -= max(0, error - 2 * self._quickest)  # an answer was late: at least so long
-                    self._ask(case, one.place, two.place, Told(request, other, length))
-                    self._ask(case, two.place, one.place, Told(other, request, length))
+                    self._ask(case, one.place, two.place, Together(request, other, length))
+                    self._ask(case, two.place, one.place, Together(other, request, length))
 
     def _go_on(self, case: OverlapCase) -> None:
         """Ask further where holds of different tokens may still be found that overlap."""

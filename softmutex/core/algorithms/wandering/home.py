@@ -168,7 +168,7 @@ class Borrowing:
         return (1000, slot) if post is None else (len(post.lent) + (post.until != 0), slot)
 
 
-class Told(NamedTuple):
+class ToldToWait(NamedTuple):
     """Who was told to be patient."""
 
     request: RequestId
@@ -195,13 +195,13 @@ class Reminders:
     def __init__(self, context: Context, posts: dict[int, TokenPost]) -> None:
         self.context = context
         self.posts = posts
-        self.told: dict[NodeId, Told] = {}
+        self.told: dict[NodeId, ToldToWait] = {}
 
     def patient(self, node: NodeId, request: RequestId, patience: Duration) -> None:
         self.told.pop(node, None)
         if patience > PATIENCE and len(self.told) < REGISTER:
             post = self.posts.get(0) if self.context.options.slots == 1 else None
-            self.told[node] = Told(request, 0 if post is None else post.place.hop, 0)
+            self.told[node] = ToldToWait(request, 0 if post is None else post.place.hop, 0)
 
     def departed(self, node: NodeId) -> None:
         self.told.pop(node, None)
@@ -218,7 +218,7 @@ class Reminders:
             if node in behind_a_turn:
                 continue
             if times + 1 < REMINDED:
-                self.told[node] = Told(request, hop, times + 1)
+                self.told[node] = ToldToWait(request, hop, times + 1)
             else:
                 del self.told[node]
             self.context.post(node, Queued(request, 0))

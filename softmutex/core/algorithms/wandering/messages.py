@@ -123,7 +123,7 @@ class Span(NamedTuple):
     ended: Duration  # 0 also if it runs
 
 
-class Told(NamedTuple):
+class Together(NamedTuple):
     """What is known of two holds that overlapped."""
 
     request: RequestId
@@ -137,7 +137,7 @@ class Recall(NamedTuple):
     number: Count
     place: Place  # the last visit that began at this hop or before
     rival: Place  # the other token
-    told: Told | None  # None: only asks
+    told: Together | None  # None: only asks
 
 
 class Account(NamedTuple):

@@ -251,7 +251,7 @@ class Deafness:
             context.timer("deaf", min(context.deaf.values()))
 
 
-class SearchOwner(Protocol):
+class TokenSearchOwner(Protocol):
     """What a search asks of the node that it is for, and tells it."""
 
     def withhold(self, held: HeldToken) -> bool:
@@ -276,7 +276,7 @@ class SearchOwner(Protocol):
 class TokenSearches:
     __slots__ = ("ballots", "by_slot", "context", "deafness", "ghosts", "here", "isolated", "owner", "since")
 
-    def __init__(self, here: TokensHere, deafness: Deafness, ghosts: Ghosts, owner: SearchOwner) -> None:
+    def __init__(self, here: TokensHere, deafness: Deafness, ghosts: Ghosts, owner: TokenSearchOwner) -> None:
         self.context = here.context
         self.here = here
         self.owner = owner
