@@ -28,7 +28,7 @@ from softmutex.core.events import (
     Ticket,
     Withdrawn,
 )
-from softmutex.core.messages import Accept, Commit, Offer, Void
+from softmutex.core.messages import Accept, Commit, Offer, Refuse, Void
 from softmutex.sim import nemesis, simulate
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.scenarios import scenario
@@ -544,3 +544,38 @@ def test_newcomers_are_told_of_the_tokens_label():
     newcomer.receive(Denied(Label(91, 9)), 5)
     newcomer.start(founder=True)
     assert [note.token.epoch for note in newcomer.noted(FactKind.GENERATED) if note.token] == [92]
+
+
+def test_a_search_that_comes_twice_is_sent_on_once():
+    """One message in three came twice: after thirty steps of a ring there were a thousand copies of each search."""
+    b = bench()
+    b.receive(gimme(1), 4)
+    assert len(sent(b, Gimme)) == 1
+    b.receive(gimme(1), 4)
+    assert not sent(b, Gimme)
+    b.at(1)
+    b.receive(gimme(1, again=True), 4)
+    assert len(sent(b, Gimme)) == 1
+
+
+def test_who_waits_with_a_spent_promise_is_offered_the_token():
+    """It had refused an older token by that promise, was taken for one that waits no more, and waited for the ring."""
+    b = bench(passing="4-way")
+    b.start(founder=True)
+    b.receive(gimme(7), 6)
+    ((_, commit),) = sent(b, Commit)
+    b.receive(Void(commit.nonce, commit.reply), 7)
+    ((to, offer),) = sent(b, Offer)
+    assert to == 7 and offer.token.queue[0] == Ticket(7, 1)
+    b.receive(Refuse(offer.nonce), 7)  # no: it does not wait
+    assert Ticket(7, 1) in b.machine.view().tokens[0].queue and sent(b, Offer) == []
+
+
+def test_a_loan_that_is_offered_is_taken_by_who_waits_alone():
+    loan = token(0, hop=9)._replace(queue=(Ticket(5, 1), Ticket(4, 0)))
+    b = bench(passing="4-way")
+    b.receive(Offer(3, loan), 4)
+    assert sent(b, Refuse) == [(4, Refuse(3))]
+    b.request(1)
+    b.receive(Offer(5, loan), 4)
+    assert len(sent(b, Accept)) == 1

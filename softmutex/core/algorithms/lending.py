@@ -8,7 +8,9 @@ after half a round. Here the nodes keep traps, of those who want the token (who 
     else: rest, then on to the next of the ring; ever more slowly while nobody wants it
 
 A loan is given in one message, by the promise that a search is (`at_once.py`); a promise that was kept or withdrawn is
-VOID, so a stale trap costs a round trip, never the token. While the borrower runs A, its way back is offered already.
+VOID, so a stale trap costs a round trip, never the token. A promise may be spent, on a token that was refused or lost,
+by one that waits still: so whoever says VOID is offered the token once, and then the token tells that nobody waits.
+While the borrower runs A, its way back is offered already.
 
 Invariants, with those of `one_by_one.py`, `remake.py` and `handover.py`
     S1  A runs only while the token is here, and is not being given away.
@@ -93,6 +95,7 @@ class Lending(OneByOne):
     Options: ClassVar[type[RingOptions]] = RingOptions
 
     __slots__ = (
+        "_asked_first",
         "_calm",
         "_early",
         "_given",
@@ -129,6 +132,7 @@ class Lending(OneByOne):
         self._passing: Token | None = None  # being given away
         self._given: tuple[NodeId, Sighting] = (NOBODY, NEVER_SEEN)  # the last giving, to whom
         self._early: NodeId = NOBODY  # to whom it is offered while A runs
+        self._asked_first = Ticket(NOBODY, 0)  # its promise was void: it is offered the token, in place of given it
         self._lent: tuple[NodeId, ...] = ()  # to whom, until it is back
         self._traps: dict[NodeId, Trap] = {}  # in the order in which they were set; this node's own wish is among them
         self._seen = NEVER_SEEN  # the token's last visit on its way round
@@ -213,7 +217,8 @@ class Lending(OneByOne):
         to = ticket.node
         if self._options.cleanup is Cleanup.INVERSE and ticket.request and trap is not None:
             to = trap.via if trap.via != self._me and self._counts(trap.via) else to
-        self._give(token, to, ticket.request if to == ticket.node else 0, now, out)
+        at_once = to == ticket.node and ticket != self._asked_first
+        self._give(token, to, ticket.request if at_once else 0, now, out)
 
     def _go_round(self, token: Token, now: Instant, out: list[Effect]) -> None:
         to = self._next_of(self._me, self._skipped)
@@ -269,9 +274,9 @@ class Lending(OneByOne):
                 self._given = (to, Sighting(token.epoch, token.hop))
             case Failed() if self._early:
                 self._early = NOBODY
-            case Failed(token, to):
+            case Failed(token, to, is_silent):
                 self._passing = None
-                self._take_back(token, to, out)
+                self._take_back(token, to, is_silent, out)
             case Gone(token, to):
                 self._passing = None
                 self._given = (to, Sighting(token.epoch, token.hop))
@@ -304,7 +309,7 @@ class Lending(OneByOne):
         self._resting = self._rested = self._used = False
         self._skipped = ()
 
-    def _take_back(self, token: Token, to: NodeId, out: list[Effect]) -> None:
+    def _take_back(self, token: Token, to: NodeId, is_silent: bool, out: list[Effect]) -> None:
         """It could not be given."""
         if self._token is not None:
             out.append(Note(FactKind.DISCARDED, token, detail="there is a newer one"))
@@ -312,7 +317,12 @@ class Lending(OneByOne):
         self._token = token
         loan, served = Mission.of(token)
         if loan and loan[0].node == to:
-            self._token = token._replace(queue=loan[1:] + served)  # it waits no more, or is no lender any more
+            if loan[0].request and not is_silent and loan[0] != self._asked_first:
+                self._asked_first = loan[0]  # its promise is spent; it may wait all the same
+                return
+            if loan[0].request and not is_silent:  # it waits no more: the other traps of this request are stale, too
+                served = tell(served, loan[0])
+            self._token = token._replace(queue=loan[1:] + served)
         elif not loan:
             self._skipped += (to,)
             self._rested = True
@@ -368,8 +378,8 @@ class Lending(OneByOne):
         if token is None:
             raise InvariantBreach(f"{self.name}, node {self._me}: A has run without the token")  # S1
         loan, served = Mission.of(token)
-        told = (*(ticket for ticket in served if ticket.node != self._me), Ticket(self._me, self._last))
-        self._token = token._replace(hop=token.hop + 1, queue=loan + told[-TOLD:], baggage=baggage)
+        told = tell(served, Ticket(self._me, self._last))
+        self._token = token._replace(hop=token.hop + 1, queue=loan + told, baggage=baggage)
         if loan and self._counts(loan[-1].node):  # what was kept back goes where the token goes
             for node, trap in [each for each in self._traps.items() if each[1].held_back]:
                 del self._traps[node]
@@ -381,7 +391,9 @@ class Lending(OneByOne):
         accept = not self._leaving
         if isinstance(message, Offer | Commit):
             label = label_of(message.token)
-            accept = accept and label >= self._remake.bar and label > label_of(self._token)
+            loan = Mission.of(message.token).loan
+            wants = bool(self._waiting) or not loan or loan[0].node != self._me or not loan[0].request
+            accept = accept and wants and label >= self._remake.bar and label > label_of(self._token)
             if label < self._remake.bar and self._how is not Passing.DIRECT:  # remake.S2
                 out.append(Send(sender, Denied(self._remake.bar)))
                 if isinstance(message, Commit):
@@ -485,3 +497,8 @@ class Lending(OneByOne):
             epoch=self._remake.bar.epoch,
             state=next((name for name, there in states.items() if there), "idle"),
         )
+
+
+def tell(served: tuple[Ticket, ...], ticket: Ticket) -> tuple[Ticket, ...]:
+    """Of which requests the token tells that they are over, with this one."""
+    return (*(each for each in served if each.node != ticket.node), ticket)[-TOLD:]

@@ -69,6 +69,7 @@ from softmutex.core.messages import Message
 AGAIN: Final = "again"
 TRIES: Final = 2  # searches without an answer, until the token may be lost
 SOONEST, SELDOM = SECOND, 60 * SECOND  # between two searches for one request
+COPIES: Final = SECOND // 4  # so long: sent on by each on its way, what comes twice would double with each step
 FEW: Final = 16  # members; where there are more, it is that much longer
 DOUBTS: Final = 10 * SECOND  # between two doubts about borrowers
 
@@ -235,7 +236,10 @@ class RingSearch(Lending):
         at_home = self._token is not None or bool(self._lent)
         directed = self._options.search is SearchKind.DIRECTED
         hold_back = self._options.throttle and self._search is not None and not at_home and not gimme.again
-        self._traps[node] = Trap(request, sender, hold_back)
+        is_copy = known is not None and known.request == request and gimme.steps <= known.steps
+        if is_copy and not at_home and known is not None and now - known.at < COPIES:
+            return
+        self._traps[node] = Trap(request, sender, hold_back, now, gimme.steps)
         if at_home:
             if gimme.again or directed:
                 out.append(Send(node, Trapped(request)))

@@ -12,6 +12,7 @@ from softmutex.core.algorithms.remake import (
 from softmutex.core.events import (
     NOBODY,
     Count,
+    Instant,
     NodeId,
     RequestId,
     Ticket,
@@ -94,6 +95,8 @@ class Trap(NamedTuple):
     request: RequestId
     via: NodeId  # the search came from there
     held_back: bool
+    at: Instant = 0
+    steps: Count = 0  # how far the search had come
 
 
 class Mission(NamedTuple):

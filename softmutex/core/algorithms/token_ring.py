@@ -179,7 +179,7 @@ class TokenRing(OneByOne):
         return SECOND + bisect_left(self._members, self._me) * STAGGER
 
     def _round(self) -> Duration:
-        return MISSED_AFTER + 2 * len(self._members) * (self._op + self._rest)
+        return MISSED_AFTER + len(self._members) * (2 * (self._op + self._rest) + self._patience.wait(0))
 
     def _run(self, out: list[Effect]) -> None:
         if self._token is None or self._passing is not None:
@@ -344,8 +344,8 @@ class TokenRing(OneByOne):
             case Sought(number, epoch):
                 if self._counts(sender) and epoch < HIGHEST:
                     self._over[sender] = max(number, self._over.get(sender, 0))
-                    if epoch > self._epoch:
-                        self._epoch, self._known_at = epoch, now
+                    if epoch:  # it was found, or made: who misses it as well need not ask everybody again
+                        self._epoch, self._known_at = max(epoch, self._epoch), now
                         if self._waiting and self._token is None:
                             out.append(SetTimer(MISSED, now + self._round()))
                     if self._frozen.get(sender, number + 1) <= number:
