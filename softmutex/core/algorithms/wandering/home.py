@@ -317,7 +317,7 @@ class Home:
         but = holder if self.context.options.each > 1 else NOBODY
         out: list[Ticket] = []
         for register in (self.ready, self.late):
-            while able := min(count - len(out), len(register) - (but in register)):
+            while (able := min(count - len(out), len(register) - (but in register))) > 0:
                 out += self.context.living(tuple(Ticket(*self.precedence.take(register, but)) for _ in range(able)))
         return tuple(out)
 
