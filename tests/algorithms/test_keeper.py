@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from softmutex.core.events import SECOND
+from softmutex.core.algorithms.keeper import Keeper
+from softmutex.core.events import SECOND, FactKind, Note, Received, Send, Started
 from softmutex.core.laws import Law
+from softmutex.core.machine import Setup
+from softmutex.core.messages import Accept, Commit, Offer
 from softmutex.sim import Kill, Partition, simulate
 from softmutex.sim.faults import Batch, Churn, DeadLink
 from softmutex.sim.nemesis import draw
@@ -21,7 +25,6 @@ SEEDS: dict[int, str] = {  # what each of them taught
     **dict.fromkeys((1, 11, 20, 31, 34, 38, 43, 46, 127, 141, 142), "see the log of the package"),
     45: "the simulator answered by a way that was no more, where the group (`ways.py`) does not",
     93: "nobody waits long enough to find a keeper: the silence goes on, whoever asks",
-    237: "a beat is answered for the lease that it asked for; a release is no loss",
     271: "a last lease is handed on with the role, as long as it is, not as long as it may be",
     302: "who did not promise the proposer may promise the keeper that it became",
     308: "a replayed message does not cross a cut",
@@ -37,6 +40,8 @@ SEEDS: dict[int, str] = {  # what each of them taught
     6047: "the ticket of a leaver, claimed while tokens were refused to a proposer, is taken back too",
     6074: "who promised a later term does not install itself in an earlier one",
     21006: "keeper and holder die at once: who waits asks again sooner where turns are short, and not all at one time",
+    22057: "a keeper that does not answer is suspected at the first claim",
+    22237: "what is asked again is not put off by whatever else comes",
     21021: "who others know to have left does not count",
 }
 
@@ -45,6 +50,10 @@ def run(**changes: Any) -> Result:
     fields: dict[str, Any] = {"algorithm": "keeper", "nodes": 7, "duration_s": 120.0, "settle_s": 60.0, "op_s": 1.0}
     fields |= {"delay_s": 0.01, "bound_s": 10.0, "ids": "random"} | changes
     return simulate(Scenario(**fields))
+
+
+def machine(me: int, options: dict[str, Any]) -> Keeper:
+    return Keeper(Setup(me, [1, 2], random.Random(me), options=options))
 
 
 def broken(result: Result) -> list[str]:
@@ -122,3 +131,36 @@ def test_what_the_nemesis_found_once(seed: int):
     """Each of these seeds broke a law of an earlier version."""
     scenario = draw(seed, FEW, "keeper")
     assert Counter(violation.law for violation in simulate(scenario).violations) == Counter()
+
+
+def test_tasks_of_one_node_are_served_in_a_row_and_nobody_starves():
+    """Those that waited when its turn began: sixteen at most, and none is started after 20 ms."""
+    use: dict[str, Any] = {"nodes": 6, "op_s": 0.0002, "delay_s": 0.002, "demand": "poisson:3000"}
+    use |= {"duration_s": 2.0, "settle_s": 30.0}
+    in_a_row, one_by_one = run(**use), run(**use, options={"row": 1})
+    assert broken(in_a_row) == broken(one_by_one) == []
+    assert in_a_row.acquisitions > 1.1 * one_by_one.acquisitions
+    assert in_a_row.messages_per_acquisition < 0.75 * one_by_one.messages_per_acquisition
+
+
+def test_who_had_its_turn_lately_lets_others_go_first():
+    """Two nodes ask all the time, four now and then: these hardly wait for those."""
+    quick, late = (
+        run(nodes=6, op_s=0.5, demand="poisson:1.9", options={"min_interval": interval}) for interval in (0.0, 3.0)
+    )
+    assert broken(quick) == []
+    assert late.acquisitions > 0.9 * quick.acquisitions
+
+
+def test_a_token_with_other_settings_is_told_once():
+    """Its fingerprint travels along: slots, slots of one node, and the least interval."""
+    strict, plain = (machine(node, {"min_interval": least}) for node, least in ((1, 5.0), (2, 0.0)))
+    effects = strict.handle(Started(True), SECOND)
+    assert not [effect for effect in effects if isinstance(effect, Note) and effect.kind is FactKind.MISMATCH]
+    token = strict.view().tokens[0]
+    assert token.settings
+    plain.handle(Started(False), SECOND)
+    (answer,) = (e for e in plain.handle(Received(1, Offer(7, token)), 2 * SECOND) if isinstance(e, Send))
+    assert isinstance(answer.message, Accept)
+    effects = plain.handle(Received(1, Commit(7, answer.message.reply, token)), 3 * SECOND)
+    assert [e.kind for e in effects if isinstance(e, Note) and e.kind is FactKind.MISMATCH] == [FactKind.MISMATCH]

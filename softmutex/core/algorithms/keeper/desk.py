@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,10 +11,12 @@ from softmutex.core.algorithms.keeper.messages import Keeps, Name
 from softmutex.core.events import (
     NOBODY,
     SECOND,
+    Duration,
     Instant,
     NodeId,
     Suspect,
     Token,
+    from_seconds,
 )
 from softmutex.core.machine import Setup, WhenIsolated
 from softmutex.core.options import Options, within
@@ -37,6 +40,15 @@ class KeeperOptions(Options):
     age_paces: float = within(2.0, 1.0, 100.0)  # a hold is spoken for so many times in its age
     idle_pace: float = within(8.0, 1.0, 600.0)  # of a parked token's beats
     each: int = within(1, 1, 1)
+    min_interval: float = within(0.0, 0.0)  # who had its turn less than that ago lets others go first
+    row: int = within(16, 1, 4096)  # requests of one node that are served in a row while others wait
+    row_time: float = within(0.02, 0.0)  # no further one is started after this
+
+
+def fingerprint(options: KeeperOptions, slots: int, least: Duration) -> int:
+    """What all members must agree on, in 64 bits. Never 0: that is a token that does not say."""
+    text = f"keeper 1 {slots} {options.each} {least}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") | 1
 
 
 def rank(name: Name | Token) -> tuple[int, int, int]:
@@ -53,10 +65,12 @@ class Desk(Outbox):
         "_ring",
         "best",
         "departed",
+        "fingerprint",
         "former",
         "heard_at",
         "joined",
         "keeper",
+        "least",
         "leaving",
         "members",
         "patience",
@@ -68,8 +82,10 @@ class Desk(Outbox):
         "woke_at",
     )
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, options: KeeperOptions) -> None:
         super().__init__(setup)
+        self.least: Duration = from_seconds(options.min_interval or setup.timing.min_interval or 0.0)
+        self.fingerprint = fingerprint(options, setup.slots, self.least)
         self.members: Sequence[NodeId] = setup.members
         self.slots = setup.slots
         self.when_isolated: WhenIsolated = setup.when_isolated

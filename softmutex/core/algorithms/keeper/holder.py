@@ -46,6 +46,7 @@ LOW: Final = 2  # so few tickets in a token, and it is fed again
 LEASE_MOST: Final = 7 * SECOND
 SUSPECTED_AFTER: Final = 2  # unanswered beats
 ASKED: Final = 16
+MISMATCHES: Final = 16  # told once each
 LOST_AFTER: Final = 6  # ... and another keeper is looked for
 
 
@@ -64,9 +65,11 @@ class Seat:
         "lease_end",
         "mine",
         "more",
+        "row",
         "token",
         "told",
         "tries",
+        "turn_at",
         "used",
         "using",
     )
@@ -80,6 +83,8 @@ class Seat:
         self.used = token.hop if token.hop == 0 else -1  # the hop of the last grant; hop 0 is never granted
         self.mine = False  # it is this node's turn
         self.granted_at: Instant = 0
+        self.row = 0  # grants in this turn, which began at
+        self.turn_at: Instant = 0
         self.giving: Ticket | None = None  # to whom it is committed, or offered
         self.more = token.escort.more  # others wait whom the queue does not have
         self.asked_at: Instant | None = None  # the first beat that nobody has answered yet
@@ -102,7 +107,7 @@ class Went:
 
 
 class Holder:
-    __slots__ = ("_desk", "_handover", "_ledger", "_options", "_orphans", "_waiter", "_went", "seats")
+    __slots__ = ("_desk", "_handover", "_ledger", "_mismatches", "_options", "_orphans", "_waiter", "_went", "seats")
 
     def __init__(self, desk: Desk, options: KeeperOptions, waiter: Waiter, handover: Handover, ledger: Ledger) -> None:
         self._desk = desk
@@ -111,6 +116,7 @@ class Holder:
         self._handover = handover
         self._ledger = ledger
         self.seats: dict[int, Seat] = {}
+        self._mismatches: list[int] = []  # fingerprints of settings that differ from ours
         self._orphans: dict[RequestId, int] = {}  # holds whose token was discarded, and its slot
         self._went: dict[int, Went] = {}  # where the last token of each slot went from here
 
@@ -139,6 +145,7 @@ class Holder:
             desk.note(FactKind.DISCARDED, token, detail="it was replaced")
             self._ledger.open(token.slot)
             return
+        self._compare_settings(token)
         old = self.seats.get(token.slot)
         if old is not None and rank(old.token) != rank(token):
             if self.is_away(old):
@@ -154,6 +161,12 @@ class Holder:
         self._set(seat)
         if seat.more and len(seat.token.queue) <= LOW and seat.giving is None:
             self._beat(seat)
+
+    def _compare_settings(self, token: Token) -> None:
+        known = self._mismatches
+        if token.settings not in (0, self._desk.fingerprint, *known) and len(known) < MISMATCHES:
+            known.append(token.settings)
+            self._desk.note(FactKind.MISMATCH, token, detail="slots, min_interval or switches differ from ours")
 
     def replaced(self, name: Name) -> None:
         """Heard of the best token of a slot."""
@@ -198,7 +211,7 @@ class Holder:
         can_use = bool(waiter.waiting) and not desk.leaving and len(self.using) < self._options.each
         if can_use and seat.lease_end - desk.now < self.slack() * 7 // 10:
             self._beat(seat)
-        elif can_use and (seat.mine or seat.token.hop > max(seat.used, 0) or not (queue or seat.more)):
+        elif can_use and (self._is_its_turn(seat) or self._row_goes_on(seat)):
             self._grant(seat)
         elif queue and self._may_get(queue[0].node):
             self._give(seat, queue[0], queue[1:])
@@ -210,6 +223,15 @@ class Holder:
         elif desk.leaving:
             self._leave(seat)
 
+    def _is_its_turn(self, seat: Seat) -> bool:
+        return seat.mine or seat.token.hop > max(seat.used, 0) or not (seat.token.queue or seat.more)
+
+    def _row_goes_on(self, seat: Seat) -> bool:
+        """Requests of this node that waited when its turn began are served in a row, bounded in number and time."""
+        asked_at = next(iter(self._waiter.waiting.values()))
+        in_time = self._desk.now - seat.turn_at < from_seconds(self._options.row_time)
+        return 0 < seat.row < self._options.row and in_time and asked_at <= seat.turn_at
+
     def _may_get(self, node: NodeId) -> bool:
         return node in self._desk.members
 
@@ -217,6 +239,9 @@ class Holder:
         desk = self._desk
         if seat.using is not None or seat.giving is not None or seat.lease_end <= desk.now:
             raise InvariantBreach(f"H1: node {desk.me} grants {seat.token} twice, or while it is not lent")
+        if self._is_its_turn(seat):
+            seat.row, seat.turn_at = 0, desk.now
+        seat.row += 1
         if seat.used >= seat.token.hop:
             seat.token = seat.token._replace(hop=seat.used + 1)
             desk.learn(name_of(seat.token))
@@ -268,7 +293,7 @@ class Holder:
         seat.asked_at, seat.tries = None, seat.tries if desk.leaving else 0
         seat.asked.clear()
         desk.cancel(("seat", seat.token.slot))
-        seat.token = escorted(seat.token._replace(queue=rest), unseen=left, more=seat.more)
+        seat.token = escorted(seat.token._replace(queue=rest, settings=desk.fingerprint), unseen=left, more=seat.more)
         if ticket.request:
             self._handover.give_at_once(seat.token, ticket.node, ticket.request, desk.now, desk.out)
         else:
@@ -407,7 +432,7 @@ class Holder:
         if seat.giving is not None or self.seats.get(seat.token.slot) is not seat:
             return
         if seat.asked_at is not None:
-            at = desk.now + desk.patience.wait(seat.tries)
+            at = seat.beat_at + desk.patience.wait(seat.tries)  # not from now: FED each half a second would put it off
         elif self._waits_for_more(seat):
             at = desk.now + desk.patience.wait(1)
         elif self._is_parked(seat):

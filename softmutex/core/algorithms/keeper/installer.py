@@ -61,6 +61,7 @@ class InstallRound:
         "begun",
         "copies",
         "due",
+        "gone",
         "number",
         "reports",
         "strangers",
@@ -76,6 +77,7 @@ class InstallRound:
         self.copies = 0  # of the question
         self.due: Instant = 0  # when those that are missing are asked again
         self.asked: set[NodeId] = set()
+        self.gone: set[NodeId] = set()  # somebody said so
         self.strangers: dict[NodeId, None] = {}  # members that others know
         self.asked_as: dict[int, InstallAsked] = {}  # by the number of the copy: an answer is as old as its question
         self.reports: dict[NodeId, InstallAnswer] = {}
@@ -300,7 +302,11 @@ class Installer:
         asked = current.asked_as.get(report.number)
         if sender not in current.asked or asked is None or (before and before.report.number > report.number):
             return
-        strangers = [n for n in report.joined if n not in self._desk.members and n not in self._desk.departed]
+        current.gone.update(report.left)
+        for node in report.left:
+            current.strangers.pop(node, None)
+        gone = {*self._desk.departed, *current.gone}
+        strangers = [node for node in report.joined if node not in self._desk.members and node not in gone]
         if any(node not in current.strangers for node in strangers) and len(current.strangers) < STRANGERS:
             current.strangers.update(dict.fromkeys(strangers))
             self._ask_newcomers(current)
@@ -427,6 +433,6 @@ class Installer:
         best = desk.best.get(slot)
         why = "the first one" if epoch else "none was reported"
         epoch = epoch or max(desk.now // SECOND, 2 if best is None else best.epoch + 1)
-        token = Token(epoch, desk.now, desk.draw(), 0, slot)
+        token = Token(epoch, desk.now, desk.draw(), 0, slot, settings=desk.fingerprint)
         desk.note(FactKind.GENERATED, token, detail=why)
         return token

@@ -97,7 +97,7 @@ class Keeper(Algorithm):
     def __init__(self, setup: Setup) -> None:
         self.check(setup)
         options = KeeperOptions.read(setup.options, self.name)
-        self._desk = Desk(setup)
+        self._desk = Desk(setup, options)
         self._handover = Handover(setup.me, setup.rng, Passing.FOUR_WAY, PATIENCE, RESENDS)
         self._installer = Installer(self._desk, self._generate)
         self._waiter = Waiter(self._desk, self._installer.consider)

@@ -29,6 +29,7 @@ class Claim(NamedTuple):
     request: RequestId
     term: Count
     waited: Duration
+    late: Duration  # it had its turn less than the least interval ago, and lets others go first for so long
     steps: Count
 
 

@@ -305,9 +305,10 @@ class Office:
         if (fed is not None and fed.request > claim.request) or (old is not None and old.request > claim.request):
             return
         if not known:
+            since = desk.now - claim.waited + claim.late
             for post in self.posts.values():
                 post.fed.pop(node, None)
-            self.register[node] = Waits(claim.request, desk.now - claim.waited if old is None else old.since, desk.now)
+            self.register[node] = Waits(claim.request, since if old is None else old.since, desk.now)
         waiting = len(self.register) + sum(len(post.fed) for post in self.posts.values())
         patience = self._patience(waiting)
         if not known and old is None:  # spread: all who came at once would ask at once, and nobody before that

@@ -17,7 +17,7 @@ from softmutex.core.algorithms.keeper.messages import Claim, Entered
 from softmutex.core.events import NOBODY, SECOND, Instant, NodeId, RequestId
 
 STEPS: Final = 6
-TRIES: Final = 2  # unanswered claims, before the keeper is suspected
+TRIES: Final = 2  # unanswered claims, before the keeper is passed over; it is suspected at the first one
 IN_VAIN: Final = 3  # ... or a keeper is looked for by asking everybody
 LOSSY: Final = 60 * SECOND  # since a claim had to be repeated: what the keeper says may be lost as well, so
 WHERE_LOSSY: Final = 5 * SECOND  # it is asked again after so long at the most
@@ -105,7 +105,8 @@ class Waiter:
         if self._tries <= 0:
             self._asked_at = desk.now
         waited = max(0, desk.now - max(self._served_at, next(iter(self.waiting.values()))))
-        desk.post(self._whom_to_ask(), Claim(desk.me, self.claim, desk.term, waited, STEPS))
+        late = max(0, self._served_at + desk.least - desk.now) if self._served_at else 0
+        desk.post(self._whom_to_ask(), Claim(desk.me, self.claim, desk.term, waited, late, STEPS))
         desk.timer("claim", desk.now + desk.jitter(desk.patience.wait(max(0, self._tries))))
 
     def _whom_to_ask(self) -> NodeId:
@@ -127,7 +128,7 @@ class Waiter:
             self.want()
             return
         self._tries += 1
-        if self._tries >= TRIES:
+        if self._tries > 0:
             desk.suspect(desk.keeper)
         if self._tries >= (2 * IN_VAIN if desk.keeper_counts else TRIES if desk.keeper else IN_VAIN):
             self._look_for_keeper()
