@@ -493,16 +493,7 @@ class Home:
             self.search.seen(place)
         known_parked = not post.until and post.place == place
         hops = place.hop - post.place.hop
-        if post.turned_at and same_token(post.place, place):
-            took = (context.now - post.turned_at) // max(hops, 1)
-            if hops:
-                self.turn = took if not self.turn else self.turn + (took - self.turn) // 4
-            elif took > self.turn:
-                self.turn = took
-        if not seen.lease:
-            post.turned_at = 0  # to be parked is no turn
-        elif hops or not post.turned_at:
-            post.turned_at = context.now
+        self._time_turns(post, seen, hops)
         if place.slot in self.looks_after:
             self.looks_after.discard(place.slot)
             context.cancel(("more", place.slot))
@@ -539,6 +530,19 @@ class Home:
             self._relay(post, seen, known_parked)
         if taken_again:
             self._relieve()
+
+    def _time_turns(self, post: TokenPost, seen: Seen, hops: int) -> None:
+        """How long a turn takes, by two words of the same token."""
+        if post.turned_at and same_token(post.place, seen.place):
+            took = (self.context.now - post.turned_at) // max(hops, 1)
+            if hops:
+                self.turn = took if not self.turn else self.turn + (took - self.turn) // 4
+            elif took > self.turn:
+                self.turn = took
+        if not seen.lease:
+            post.turned_at = 0  # to be parked is no turn
+        elif hops or not post.turned_at:
+            post.turned_at = self.context.now
 
     def _relay(self, post: TokenPost, seen: Seen, known_parked: bool) -> None:
         """The second watcher needs to know less: each other time, and of parking."""
