@@ -248,7 +248,7 @@ BREAKS = (
     Break(ForgetsItsHolds, "partition-seen", "evidence"),
     Break(KeepsTheWeakerToken, "partition-seen", "tokens"),
     Break(LeavesWithTheToken, "churn-30", "tokens"),
-    Break(MakesATokenWithoutAsking, "nothing", "tokens"),
+    Break(MakesATokenWithoutAsking, "pause-past-lease", "tokens"),
     Break(NeverDoubts, "pause-past-lease", "tokens"),
     Break(NobodyLooksForIt, "kill-holder", "requests"),
     Break(ServesTheWithdrawn, "cancellations", "effects"),

@@ -126,6 +126,7 @@ class Watch:
         """It is parked here no longer: somebody waits."""
         beats = held.beats
         beats.quiet_until = 0
+        beats.heard_at = max(beats.heard_at, self.context.now - BEAT)  # not in use it was heard of less often
         self.began(held)
 
     def settled(self, held: HeldToken) -> None:
