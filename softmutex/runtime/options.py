@@ -269,11 +269,20 @@ def read(given: Mapping[str, Any], options: Any) -> dict[str, Any]:
     timing = given.get("timing")
     if timing is not None:
         result |= {f"timing.{each.name}": getattr(timing, each.name) for each in fields(timing)}
-    return {
+    values = {
         name: read_one(SETTINGS[name], value, "keyword")
         for name, value in result.items()
         if value is not None or SETTINGS[name].none_counts
     }
+    refuse_what_never_fits(values)
+    return values
+
+
+def refuse_what_never_fits(keywords: Mapping[str, Any]) -> None:
+    """Where both are said together, before anybody waits. What files and the environment say comes later (`plan`)."""
+    weight, slots = keywords.get("weight"), keywords.get("slots")
+    if weight is not None and slots is not None and weight > slots:
+        raise ConfigError(f"a hold of weight {weight} never fits, for slots is {slots}. Give a smaller weight.")
 
 
 def read_one(setting: Setting, raw: Any, where: str) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from softmutex_adapters.schedulers.apscheduler import SoftMutexExecutor
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+from softmutex_adapters.schedulers.apscheduler import AsyncIOSoftMutexExecutor, SoftMutexExecutor
 from softmutex_adapters.schedulers.celery import in_turn
 from softmutex_adapters.schedulers.dask import turn
 
@@ -18,6 +20,7 @@ OF_ALL: list[tuple[dict[str, Any], str]] = [
     ({"priority": 10, "ageing": 60}, "priority=10"),
     ({"ageing": -5}, "ageing=-5"),
     ({"prioritty": 5}, "prioritty"),
+    ({"slots": 2, "weight": 3}, "weight 3 never fits, for slots is 2"),
 ]
 OF_CELERY: list[tuple[dict[str, Any], str]] = [
     ({"wait": "soon"}, "wait='soon'.*seconds"),
@@ -40,10 +43,27 @@ def test_dask_refuses_it_before_the_task_leaves_its_workers_pool(options: dict[s
         turn("link", **options)
 
 
+@pytest.mark.parametrize("executor", [SoftMutexExecutor, AsyncIOSoftMutexExecutor])
 @pytest.mark.parametrize(("options", "said"), OF_ALL)
-def test_apscheduler_refuses_it_where_the_executor_is_made(options: dict[str, Any], said: str):
+def test_apscheduler_refuses_it_where_the_executor_is_made(executor: Any, options: dict[str, Any], said: str):
     with pytest.raises(ConfigError, match=said):
-        SoftMutexExecutor("link", **options)
+        executor("link", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"weight": 3}, "weight 3 never fits, for slots is 2"), ({"priority": 5}, "has no priorities")],
+)
+async def test_apscheduler_refuses_when_it_starts_what_never_works_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, no_leaks: Any, options: dict[str, Any], said: str
+):
+    made = [(BackgroundScheduler, SoftMutexExecutor), (AsyncIOScheduler, AsyncIOSoftMutexExecutor)]
+    executors = [(scheduler(), executor("link", **options)) for scheduler, executor in made]
+    monkeypatch.setenv("SOFTMUTEX_SLOTS", "2")
+    for scheduler, executor in executors:
+        scheduler.add_executor(executor, "ftp")
+        with pytest.raises(ConfigError, match=said):
+            scheduler.start()
 
 
 @pytest.mark.parametrize("take", [in_turn, turn, SoftMutexExecutor])

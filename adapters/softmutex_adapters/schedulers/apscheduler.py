@@ -24,7 +24,7 @@ from apscheduler.executors.asyncio import AsyncIOExecutor
 from apscheduler.executors.pool import ThreadPoolExecutor
 
 from softmutex import SoftMutex, sync
-from softmutex_adapters.schedulers.options import split
+from softmutex_adapters.schedulers.options import refuse_what_never_works, split
 
 
 class InTurn:
@@ -47,10 +47,12 @@ class SoftMutexExecutor(ThreadPoolExecutor):  # type: ignore[misc]
     def __init__(self, name: str, max_workers: int = 10, **options: Any) -> None:
         super().__init__(max_workers)
         of_node, of_mutex = split(options, default_name=f"apscheduler-{name}")
+        self._wanted = name, of_node, of_mutex
         self._node = sync.Node(**of_node)
         self._mutex = self._node.mutex(name, **of_mutex)
 
     def start(self, scheduler: Any, alias: str) -> None:
+        refuse_what_never_works(*self._wanted)
         super().start(scheduler, alias)
         self._node.open()
 
@@ -71,8 +73,13 @@ class AsyncIOSoftMutexExecutor(AsyncIOExecutor):  # type: ignore[misc]
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__()
+        self._wanted = name, *split(options, default_name=f"apscheduler-{name}")
         self._mutex = SoftMutex(name, **options)
         self._for_threads = sync.SoftMutex(name, **options)
+
+    def start(self, scheduler: Any, alias: str) -> None:
+        refuse_what_never_works(*self._wanted)
+        super().start(scheduler, alias)
 
     def _do_submit_job(self, job: Any, run_times: Any) -> None:
         function = inspect.unwrap(getattr(job.func, "func", job.func))

@@ -15,7 +15,7 @@ from typing import Any
 from apscheduler.abc import JobExecutor
 
 from softmutex import Node
-from softmutex_adapters.schedulers.options import split
+from softmutex_adapters.schedulers.options import refuse_what_never_works, split
 
 
 class SoftMutexJobExecutor(JobExecutor):  # type: ignore[misc]
@@ -23,11 +23,13 @@ class SoftMutexJobExecutor(JobExecutor):  # type: ignore[misc]
 
     def __init__(self, name: str, inner: Any, **options: Any) -> None:
         of_node, of_mutex = split(options, default_name=f"apscheduler-{name}")
+        self._wanted = name, of_node, of_mutex
         self._inner = inner
         self._node = Node(**of_node)
         self._mutex = self._node.mutex(name, **of_mutex)
 
     async def start(self, exit_stack: AsyncExitStack) -> None:
+        refuse_what_never_works(*self._wanted)
         await self._inner.start(exit_stack)
         await exit_stack.enter_async_context(self._node)
 

@@ -41,7 +41,7 @@ from softmutex.agent.server import serve
 from softmutex.client import SoftMutex
 from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.core.names import check_name
-from softmutex.runtime.options import SETTINGS, read_one
+from softmutex.runtime.options import SETTINGS, read_one, refuse_what_never_fits
 from softmutex.saying import logger
 from softmutex.values import duration_s
 
@@ -177,9 +177,8 @@ def in_turn(
     `ConfigError` where the task is defined, not in a worker at night.
     """
     SoftMutex(check_name(name), **options)  # refuses what no agent can be told
-    for key, value in options.items():
-        if key in SETTINGS and value is not None:
-            read_one(SETTINGS[key], value, "keyword")
+    given = {key: value for key, value in options.items() if key in SETTINGS and value is not None}
+    refuse_what_never_fits({key: read_one(SETTINGS[key], value, "keyword") for key, value in given.items()})
     return {
         "base": SoftMutexTask,
         "mutex": name,
