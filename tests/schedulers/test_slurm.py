@@ -51,15 +51,13 @@ class SlurmSite:
         self._held = held
         self._dead: list[str] = []
 
-    def submit(
-        self, worker: int, seconds: float, timeout_s: float | None = None, *more: str, weight: int | None = None
-    ) -> int:
+    def submit(self, worker: int, seconds: float, timeout_s: float | None = None, *more: str, wants: str = "") -> int:
         transfer = f"{sys.executable} -c 'import sys; from tests.schedulers.contract import transfer;"
         transfer += f' transfer("{self._log}", {seconds})\''
         limit = "" if timeout_s is None else f"--timeout {timeout_s} "
         wrapped = f"exec {SOFTMUTEX} run -n transfers {limit}-- {transfer}"
         comment = "softmutex=transfers" + ("" if timeout_s is None else f":timeout={timeout_s}")
-        comment += "" if weight is None else f":weight={weight}"
+        comment += wants
         said = self.cluster.run(
             "sbatch", "--parsable", f"--nodelist={NODES[worker]}", "--chdir", str(ROOT), "--output",
             str(self._log) + ".%j", "--no-requeue", *more,
@@ -146,9 +144,7 @@ class OneAfterTheOther(SlurmSite):
 
     count = 0
 
-    def submit(
-        self, worker: int, seconds: float, timeout_s: float | None = None, *more: str, weight: int | None = None
-    ) -> int:
+    def submit(self, worker: int, seconds: float, timeout_s: float | None = None, *more: str, wants: str = "") -> int:
         self.count += 1
         return super().submit(self.count % 2, seconds, timeout_s, *more)
 

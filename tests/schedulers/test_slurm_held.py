@@ -309,9 +309,9 @@ def test_after_the_whole_host_was_lost_the_running_job_comes_first(site: SlurmSi
 def test_jobs_that_take_several_slots_come_in_as_long_as_they_fit(site: SlurmSite, log: Path):
     releaser = start_releaser(site.cluster, "--slots", "transfers=3")
     try:
-        heavy, light = site.submit(0, 600.0, weight=2), site.submit(1, 600.0, weight=1)
+        heavy, light = site.submit(0, 600.0, wants=":weight=2"), site.submit(1, 600.0, wants=":weight=1")
         wait_until(lambda: have_come(log) == 2, "a slot is free, and the second waits")
-        last, never = site.submit(0, 0.1, weight=2), site.submit(1, 0.1, weight=4)
+        last, never = site.submit(0, 0.1, wants=":weight=2"), site.submit(1, 0.1, wants=":weight=4")
         wait_until(lambda: "never fits into 3" in comment(site, never), "it is not told")
         assert waits(site, last)
         queue = site.cluster.run(SOFTMUTEX, "slurm", "queue")
@@ -319,6 +319,32 @@ def test_jobs_that_take_several_slots_come_in_as_long_as_they_fit(site: SlurmSit
         may_end(log).touch()
         wait_until(lambda: all(map(site.outcome, (heavy, light, last))), "they do not end")
         assert len(visits(log)) == 3
+        site.close()
+    finally:
+        stop(releaser)
+
+
+def test_an_urgent_job_comes_first_where_the_settings_say_what_that_is_worth(
+    site: SlurmSite, log: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SOFTMUTEX_AGEING", "60")
+    releaser = start_releaser(site.cluster)
+    try:
+        first = site.submit(0, 600.0)
+        wait_until(lambda: is_in(log), "the first did not begin")
+        second = site.submit(1, 0.1)
+        wait_until(lambda: "[next" in comment(site, second), "the second is not next")
+        patient, urgent = site.submit(1, 0.1), site.submit(1, 0.1, wants=":priority=5")
+        wait_until(lambda: re.search(r"place 1 of \d", comment(site, urgent)), "the urgent one is not the first")
+        wait_until(lambda: "[place" in comment(site, patient) and "place 1" not in comment(site, patient), "both are")
+        assert f"{urgent}" in next(
+            line for line in site.cluster.run(SOFTMUTEX, "slurm", "queue").splitlines() if "priority 5" in line
+        )
+        may_end(log).touch()
+        jobs = (first, second, urgent, patient)
+        wait_until(lambda: all(map(site.outcome, jobs)), "they do not end")
+        assert site.cluster.fields(urgent)["StartTime"] <= site.cluster.fields(patient)["StartTime"]
+        assert [site.outcome(job) for job in jobs] == [(True, "")] * 4
         site.close()
     finally:
         stop(releaser)

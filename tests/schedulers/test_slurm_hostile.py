@@ -139,6 +139,9 @@ REFUSED = {
     "no weight": "softmutex=transfers:weight=0",
     "a weight with a sign": "softmutex=transfers:weight=+3",
     "a weight twice": "softmutex=transfers:weight=2:weight=3",
+    "a priority that there is not": "softmutex=transfers:priority=10",
+    "a priority with a sign": "softmutex=transfers:priority=-1",
+    "a priority twice": "softmutex=transfers:priority=2:priority=3",
     "a line end": "softmutex=transfers words\nmore",
     "a quote": "softmutex=trans'fers",
 }
@@ -147,6 +150,7 @@ TAKEN = {
     "softmutex=transfers:timeout=1h30m": "softmutex=transfers:timeout=1h30m",
     "softmutex=transfers:timeout=0.5": "softmutex=transfers:timeout=0.5",
     "softmutex=transfers:weight=3:timeout=2h words": "softmutex=transfers:timeout=2h:weight=3",
+    "softmutex=transfers:priority=5:weight=3": "softmutex=transfers:weight=3:priority=5",
     "softmutex=a.b_c@d+e-f project 7 (softmutex=2)": "softmutex=a.b_c@d+e-f",
 }
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from softmutex_adapters.schedulers.slurm import jobs, releaser, seat
 from softmutex_adapters.schedulers.slurm.jobs import TURN_S, Job, Queue, Sight, SlurmFailed, Wish, read_queue, read_wish
 from softmutex_adapters.schedulers.slurm.releaser import Releaser
 
-from softmutex import ConfigError, Node
+from softmutex import ConfigError, Node, SoftMutex
 
 PATIENCE_S = 100.0
 
@@ -33,9 +34,10 @@ class Table:
         for name in ("queue", "look_at", "let_go", "put_off", "unchain", "keep_by", "say", "cancel"):
             monkeypatch.setattr(jobs, name, getattr(self, name))
 
-    def submit(self, number: int, weight: int | None = None) -> None:
-        id, wish = str(number), Wish("link", weight=weight)
-        self.jobs[id] = Job(id, frozenset({"PENDING"}), "BeginTime", wish, begins_s=TURN_S, row=id)
+    def submit(self, number: int, weight: int | None = None, priority: int = 0, submitted_s: float = 0.0) -> None:
+        id, wish = str(number), Wish("link", weight=weight, priority=priority)
+        waiting = frozenset({"PENDING"})
+        self.jobs[id] = Job(id, waiting, "BeginTime", wish, submitted_s=submitted_s, begins_s=TURN_S, row=id)
 
     def runs(self, number: int) -> bool:
         job = self.jobs.get(str(number))
@@ -102,8 +104,11 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     return Table(monkeypatch)
 
 
-def member(name: str) -> Node:
-    return Node(name=name, transport="memory://slurm", membership="memory://slurm", leave_timeout=1.0)
+HERE: Any = {"transport": "memory://slurm", "membership": "memory://slurm", "leave_timeout": 1.0}
+
+
+def member(name: str, config: Path | None = None) -> Node:
+    return Node(name=name, **HERE) if config is None else Node.from_config(config, name=name, **HERE)
 
 
 @asynccontextmanager
@@ -250,6 +255,106 @@ async def test_two_jobs_that_fit_together_run_together_and_one_that_never_fits_i
         del table.jobs["2"]
 
 
+# --- priorities -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ageing(tmp_path: Path) -> Path:
+    """The releaser's settings: a step of priority is worth a minute."""
+    config = tmp_path / "softmutex.toml"
+    config.write_text("[mutex.link]\nageing = 60\n")
+    return config
+
+
+def starts(table: Table) -> list[int]:
+    return [int(each.split()[0]) for each in table.seen if each.endswith("starts")]
+
+
+async def test_urgent_jobs_come_before_those_that_were_submitted_within_the_wait_that_they_count_for(
+    no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch, ageing: Path
+):
+    monkeypatch.setattr(seat, "BRIDGE_S", 0.0)  # each job asks anew
+    table.submit(1)
+    async with working(member("releaser", ageing)):
+        await until(lambda: table.runs(1), "the first does not start")
+        for number, priority, submitted_s in (
+            (2, 0, 100.0),
+            (3, 1, 101.0),
+            (4, 5, 399.0),
+            (5, 5, 401.0),
+            (6, 9, 500.0),
+        ):
+            table.submit(number, None, priority, submitted_s)
+        wanted = {"6": 1, "3": 2, "4": 3, "2": 4, "5": 5}  # due at -40, 41, 99, 100, 101
+        await until(
+            lambda: all(table.told.get(id) == f"place {at} of 5" for id, at in wanted.items()), "they have other places"
+        )
+        for number in (1, 6, 3, 4, 2, 5):
+            await until(lambda number=number: table.runs(number), f"it is not the turn of {number}: {table.seen}")  # type: ignore[misc]
+            table.end(number)
+    assert starts(table) == [1, 6, 3, 4, 2, 5]
+
+
+class Asking(Node):
+    """Remembers how it was asked for a mutex. Who comes first then is the law of tests/runtime/test_priorities.py."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.asked: list[int] = []
+
+    def mutex(self, name: str, **options: Any) -> SoftMutex:
+        if name == "link":
+            self.asked.append(options["priority"])
+        return super().mutex(name, **options)
+
+
+async def test_the_mutex_is_asked_for_as_urgently_as_the_job_is_and_who_asks_already_goes_on(
+    no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch, ageing: Path
+):
+    monkeypatch.setattr(seat, "BRIDGE_S", 0.0)
+    node = Asking.from_config(ageing, name="releaser", **HERE)
+    async with working(node), member("holder", ageing) as holder:
+        hold = await holder.mutex("link").acquire()
+        table.submit(1)
+        await waiting(holder, 1)
+        since_s = (await holder.mutex("link").look()).waiting[0].since
+        table.submit(2, None, 5)
+        await waiting(holder, 2)
+        first = (await holder.mutex("link").look()).waiting[0]
+        assert node.asked == [0, 5]
+        assert first.since == pytest.approx(since_s, abs=0.05), "it asked anew, and lost its place"
+        await hold.release()
+        for number in (2, 1):
+            await until(lambda number=number: table.runs(number), f"{number} does not start: {table.seen}")  # type: ignore[misc]
+            table.end(number)
+    assert starts(table) == [2, 1]
+
+
+async def waiting(node: Node, number: int) -> None:
+    mutex = node.mutex("link")
+    async with asyncio.timeout(PATIENCE_S):
+        while (await mutex.look()).waiting_count != number:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_without_ageing_a_priority_counts_for_nothing_and_its_user_is_told(
+    no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(seat, "BRIDGE_S", 0.0)
+    table.submit(1)
+    async with working(member("releaser")):
+        await until(lambda: table.runs(1), "the first does not start")
+        table.submit(2)
+        table.submit(3, None, 5)
+        await until(
+            lambda: table.told.get("3") == "place 2 of 2, without priority: link has no ageing", "it is not told"
+        )
+        assert "Write ageing = 60" in caplog.text
+        for number in (1, 2, 3):
+            await until(lambda number=number: table.runs(number), f"{number} does not start")  # type: ignore[misc]
+            table.end(number)
+
+
 # --- what squeue says -------------------------------------------------------------------------------------------------
 
 
@@ -305,6 +410,7 @@ def test_a_list_of_tasks_that_squeue_cut_off_has_no_name():
         None, [], "x", {}, {**NEW, "job_id": "--user=eva"}, {**NEW, "job_id": -1}, {**NEW, "job_id": None},
         {**NEW, "admin_comment": "softmutex="}, {**NEW, "admin_comment": "softmutex=link:slots=2"},
         {**NEW, "admin_comment": "softmutex=link:timeout=never"}, {**NEW, "job_state": None},
+        {**NEW, "admin_comment": "softmutex=link:priority=10"},
         {**NEW, "array_job_id": number(7), "array_task_string": "--user"}, {**NEW, "submit_time": "noon"},
     ],
 )  # fmt: skip
@@ -329,6 +435,8 @@ async def test_nothing_but_a_job_is_ever_named_to_slurm(job: str):
 def test_a_user_says_only_what_a_user_may_say():
     assert read_wish("softmutex=link:timeout=90 words", ("timeout",)) == Wish("link", 90.0)
     assert read_wish("softmutex=link:weight=3:timeout=90").mark() == "softmutex=link:timeout=90:weight=3"
+    assert read_wish("softmutex=link:priority=5").priority == 5
+    assert read_wish("softmutex=link:priority=5:weight=3").mark("me") == "softmutex=link:weight=3:priority=5:by=me"
     for comment in ("softmutex=link:by=slurm-a-1", "softmutex=link:begin=5"):
         with pytest.raises(ConfigError):
             read_wish(comment, ("timeout",))

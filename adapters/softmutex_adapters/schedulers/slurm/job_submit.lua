@@ -1,7 +1,7 @@
 -- Slurm: a job that asks for a soft mutex waits until it is its turn. `softmutex slurm release` lets it go then.
 --
 --   #SBATCH --comment=softmutex=nightly-ftp                        in the job's script
---   #SBATCH --comment="softmutex=nightly-ftp:timeout=2h:weight=3 project 7"
+--   #SBATCH --comment="softmutex=nightly-ftp:timeout=2h:weight=3:priority=5 project 7"
 --
 -- Install: JobSubmitPlugins=lua in slurm.conf, this file beside it, `scontrol reconfigure`. A site that has a
 -- job_submit.lua keeps it, and calls softmutex_submit and softmutex_modify where its own functions begin.
@@ -12,13 +12,15 @@
 
 -- Which mutexes may be asked for, e.g. { ["nightly-ftp"] = true }; nil: any.
 local NAMES = nil
+-- The highest priority that may be asked for; 0: none. It counts where the releaser's settings say `ageing`.
+local PRIORITY_MOST = 9
 -- Who may change what others may not, besides root and SlurmUser, by number, e.g. { [1000] = true }.
 local ADMINS = {}
 
 local TURN = 4102444800 -- 2100-01-01; the releaser has the same number
 local MARK = "softmutex="
 local NO_VAL = 4294967294
-local HOW = "softmutex: write --comment=softmutex=NAME or --comment=softmutex=NAME:timeout=2h:weight=3, then a space if more follows"
+local HOW = "softmutex: write --comment=softmutex=NAME or --comment=softmutex=NAME:timeout=2h:weight=3:priority=5, then a space if more follows"
 
 local function slurm_user()
    local file = io.open("/proc/self/status")
@@ -54,7 +56,7 @@ local function read(comment)
    local name, settings = string.match(asked, "^(%w[%w._@+-]*)(.*)$")
    if not name or #name > 64 then return nil, "a mutex is named by up to 64 of the characters A-Z a-z 0-9 . _ @ + -" end
    if NAMES and not NAMES[name] then return nil, "there is no mutex '" .. name .. "' here" end
-   local timeout, weight
+   local timeout, weight, priority
    while settings ~= "" do
       local key, value, after = string.match(settings, "^:(%w+)=([%w.]+)(.*)$")
       if not key then return nil, "'" .. settings .. "' is no setting" end
@@ -66,12 +68,18 @@ local function read(comment)
          if weight then return nil, "weight is said twice" end
          if not string.find(value, "^[1-9]%d?%d?%d?$") then return nil, "weight=" .. value .. " is no number of slots" end
          weight = value
+      elseif key == "priority" then
+         if priority then return nil, "priority is said twice" end
+         if not string.find(value, "^%d$") then return nil, "priority=" .. value .. " is no number from 0 to 9" end
+         if tonumber(value) > PRIORITY_MOST then return nil, "the highest priority here is " .. PRIORITY_MOST end
+         priority = value
       else
-         return nil, "there is no setting '" .. key .. "', only timeout and weight"
+         return nil, "there is no setting '" .. key .. "', only timeout, weight and priority"
       end
       settings = after
    end
-   return MARK .. name .. (timeout and ":timeout=" .. timeout or "") .. (weight and ":weight=" .. weight or "")
+   local mark = MARK .. name .. (timeout and ":timeout=" .. timeout or "") .. (weight and ":weight=" .. weight or "")
+   return mark .. (priority and ":priority=" .. priority or "")
 end
 
 function softmutex_submit(job, uid)

@@ -6,8 +6,8 @@ that may cancel and release anybody's. So `squeue --json`, whose strings cannot 
 `Job.id`, which is digits; and the mark of a job that takes turns is in its *admin* comment, which only
 `job_submit.lua` and administrators write.
 
-    comment          softmutex=NAME[:timeout=2h][:weight=3] [words]      what the user asked for; then its place
-    admin comment    the same, then [:begin=EPOCH][:by=NODE]             the mark; `by`: the node that let the job go
+    comment          softmutex=NAME[:timeout=2h][:weight=3][:priority=5] [words]      what the user asked for; its place
+    admin comment    the same, then [:begin=EPOCH][:by=NODE]     the mark; `by`: the node that let the job go
 
 The hold is not Slurm's (`priority=0`), which is the user's and the administrators' own and hides from Slurm whether a
 dependency is met. It is a time of beginning that never comes, `TURN_S`: whoever has the turn moves it to now, and no
@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from softmutex.core.errors import ConfigError, SoftMutexError
-from softmutex.values import count, duration_s
+from softmutex.values import count, duration_s, priority
 
 MARK: Final = "softmutex="
 TURN_S: Final = 4_102_444_800  # 2100-01-01: begins when it is its turn. job_submit.lua has the same number
@@ -33,7 +33,7 @@ ROW: Final = re.compile(r"[0-9]{1,10}(_([0-9]{1,10}|\[[0-9,:-]+\]))?")
 WANTS: Final = re.compile(
     r"softmutex=([A-Za-z0-9][A-Za-z0-9._@+-]{0,63})((?::[a-z]+=[A-Za-z0-9._@+-]+)*)(?: (.*))?", re.S
 )
-USERS_KEYS: Final = ("timeout", "weight")
+USERS_KEYS: Final = ("timeout", "weight", "priority")
 KEYS: Final = (*USERS_KEYS, "begin", "by")  # of a mark
 PLACE: Final = re.compile(r" \[[^\]]*\]$")  # what this service adds to a comment
 RUNS: Final = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"})
@@ -53,12 +53,14 @@ class Wish(NamedTuple):
     begin_s: float = 0.0  # the user's own --begin
     by: str = ""  # the node that let it go
     weight: int | None = None  # how many slots it takes at once
+    priority: int = 0
 
     def mark(self, by: str = "") -> str:
         """As it is written into the admin comment."""
         words = [f"{MARK}{self.mutex}"]
         words += [] if self.timeout_s is None else [f"timeout={self.timeout_s:.15g}"]
         words += [] if self.weight is None else [f"weight={self.weight}"]
+        words += [f"priority={self.priority}"] if self.priority else []
         words += [f"begin={self.begin_s:.0f}"] if self.begin_s else []
         return ":".join([*words, *([f"by={by}"] if by else [])])
 
@@ -108,20 +110,23 @@ class Job(NamedTuple):
 
 
 def read_wish(comment: str, keys: tuple[str, ...] = KEYS) -> Wish:
-    """`softmutex=NAME[:timeout=2h][:weight=3] [words]`, or `ConfigError` with what is wrong."""
+    """`softmutex=NAME[:timeout=2h][:weight=3][:priority=5] [words]`, or `ConfigError` with what is wrong."""
     found = WANTS.fullmatch(comment)
     if found is None:
         raise ConfigError(f"{comment[:80]!r}: write softmutex=NAME or softmutex=NAME:timeout=2h, then a space if more")
     values = dict(each.split("=", 1) for each in found[2].split(":")[1:])
     if unknown := sorted(values.keys() - set(keys)):
-        raise ConfigError(f"there is no {unknown[0]!r} in {comment[:80]!r}: write softmutex=NAME:timeout=2h:weight=3")
+        raise ConfigError(
+            f"there is no {unknown[0]!r} in {comment[:80]!r}: write softmutex=NAME:timeout=2h:weight=3:priority=5"
+        )
     try:
         timeout_s = duration_s(values["timeout"]) if "timeout" in values else None
         weight = count(values["weight"]) if "weight" in values else None
+        urgent = priority(values.get("priority", "0"))
         begin_s = float(int(values.get("begin", "0")))
     except ValueError as error:
         raise ConfigError(f"{comment[:80]!r}: {error}") from None
-    return Wish(found[1], timeout_s, begin_s, values.get("by", ""), weight)
+    return Wish(found[1], timeout_s, begin_s, values.get("by", ""), weight, urgent)
 
 
 # --- squeue --json ----------------------------------------------------------------------------------------------------

@@ -32,11 +32,11 @@ class Places:
     def sees(self, job: Job, words: str) -> None:
         self._words[job.id] = (job, words)
 
-    def sees_line(self, waiting: Iterable[Job]) -> None:
+    def sees_line(self, waiting: Iterable[Job], to_urgent: str) -> None:
         place, waiting = 1, list(waiting)
         total = sum(job.tasks for job in waiting)
         for job in waiting:
-            self.sees(job, f"place {place} of {total}")
+            self.sees(job, f"place {place} of {total}{to_urgent if job.wish.priority else ''}")
             place += job.tasks
 
     async def tell(self) -> None:

@@ -16,6 +16,8 @@ S2  A job that runs and for which no live releaser holds the mutex (it was kille
 S3  Only what waits for its turn is let go: no hold of a user's or an administrator's is ever released.
 S4  Jobs that take several slots (`weight`) come in in the order of all: none is let go before one that came earlier and
     takes another number, as long as that one could start.
+S5  Where the mutex has `ageing` each step of priority counts as having been submitted so much earlier: a job is
+    overtaken only by those submitted within (their priority - its own) * ageing after it. One that is let go stays so.
 L1  A job that could not start if it was let go is passed over. One that was let go and does not start, at once for a
     reason that will not pass by itself, else in `start_within_s`, waits again and others come first; so does one that
     was requeued. It is tried again after LATER_S, twice as long each time, up to LATER_MOST_S.
@@ -38,7 +40,7 @@ from softmutex.saying import logger
 from softmutex_adapters.schedulers.slurm import jobs
 from softmutex_adapters.schedulers.slurm.jobs import Job, Queue, SlurmFailed, clean
 from softmutex_adapters.schedulers.slurm.places import Places
-from softmutex_adapters.schedulers.slurm.seat import Seat
+from softmutex_adapters.schedulers.slurm.seat import Ask, Seat
 
 QUEUE_LEAST_S: Final = 0.5  # between two looks at the whole queue
 QUEUE_SHARE: Final = 20  # and so many times as long as such a look takes: one of 50,000 jobs takes a second
@@ -51,16 +53,17 @@ log = logger("slurm")
 class Line:
     """The jobs of this cluster that want one mutex."""
 
-    def __init__(self, mutex: str, slots: int) -> None:
+    def __init__(self, mutex: str, slots: int, ageing_s: float | None = None) -> None:
         self.mutex = mutex
         self.slots = slots
+        self.ageing_s = ageing_s  # what a step of priority is worth; None: nothing
         self.loose: list[Job] = []  # they run, and nobody holds the mutex for them
         self.waiting: list[Job] = []  # could start, in order
         self.seats: dict[Seat, asyncio.Task[None]] = {}
         self._is_weighted = False  # some take several slots: then all say how many, and come in by turn
 
-    def wants(self, weight: int | None) -> bool:
-        return any(self.weight_of(job) == weight for job in (*self.loose, *self.waiting))
+    def wants(self, ask: Ask) -> bool:
+        return any(self.ask_of(job) == ask for job in (*self.loose, *self.waiting))
 
     def take(self, weight: int | None) -> Job | None:
         """Whoever comes next, where that one takes so many slots. S2, S4"""
@@ -70,20 +73,34 @@ class Line:
     def weight_of(self, job: Job) -> int | None:
         return min(job.wish.weight or 1, self.slots) if self._is_weighted else None
 
+    def ask_of(self, job: Job) -> Ask:
+        return Ask(self.weight_of(job), job.wish.priority if self.ageing_s else 0)
+
+    def order(self) -> None:
+        """By whoever is due first. S5"""
+        if (step_s := self.ageing_s) is not None:
+            self.waiting.sort(key=lambda job: job.submitted_s - job.wish.priority * step_s)
+
+    def takes_back(self, job: Job) -> None:
+        """It was to be next, and others came first. The next look at the queue may come too late for it."""
+        self.waiting.insert(0, job.let_go_by(""))
+        self.order()
+
     def fill(self, releaser: Releaser) -> None:
-        """As many seats as there are jobs that could use them, each for as many slots as its job takes. They ask in the
-        order of the jobs."""
+        """As many seats as there are jobs that could use them, each for as many slots as its job takes, and as urgent.
+        They ask in the order of the jobs. One that asks already for a less urgent job goes on, and takes the first."""
         those = [*self.loose, *self.waiting]
         self._is_weighted = self._is_weighted or any(job.wish.weight is not None for job in those)
         idle = [seat for seat in self.seats if seat.job is None]
-        wanted = [self.weight_of(job) for job in those[: max(0, self.slots - len(self.seats) + len(idle))]]
+        wanted = [self.ask_of(job) for job in those[: max(0, self.slots - len(self.seats) + len(idle))]]
+        weights = {ask.weight for ask in wanted}
         for seat in idle:
-            if seat.weight in wanted:
-                wanted.remove(seat.weight)
-            else:
+            if seat.ask in wanted:
+                wanted.remove(seat.ask)
+            elif seat.ask.weight not in weights or not self.wants(seat.ask):
                 self.seats.pop(seat).cancel()
-        for weight in wanted:
-            seat = Seat(releaser, self, weight)
+        for ask in wanted:
+            seat = Seat(releaser, self, ask)
             self.seats[seat] = asyncio.create_task(self._run(seat), name=f"a seat of {self.mutex}")
 
     async def _run(self, seat: Seat) -> None:
@@ -165,7 +182,10 @@ class Releaser:
                 to_do.append((job, jobs.put_off(job, "waits again")))
         self._forget(queue.jobs)
         for line in self._lines.values():
-            self._places.sees_line(line.waiting)
+            line.order()
+            self._places.sees_line(
+                line.waiting, "" if line.ageing_s else f", without priority: {line.mutex} has no ageing"
+            )
             line.fill(self)
         for job, command in to_do:
             await self.tell(job, command)
@@ -176,7 +196,8 @@ class Releaser:
 
     def _line(self, mutex: str) -> Line:
         if mutex not in self._lines:
-            self._lines[mutex] = Line(mutex, self._slots.get(mutex, 1))
+            ageing_s = self.node.settings().for_mutex(mutex, {})["ageing"]
+            self._lines[mutex] = Line(mutex, self._slots.get(mutex, 1), ageing_s or None)
         return self._lines[mutex]
 
     def _is_seated(self, job: Job, line: Line, queue: Queue) -> bool:
@@ -211,6 +232,11 @@ class Releaser:
             self._places.sees(job, "could not start, is tried again")
         else:
             line.waiting.append(job)
+        if job.wish.priority and not line.ageing_s:
+            self._say_once(
+                f"job {job.id} asks for priority {job.wish.priority} and waits without: the settings of this service "
+                f"do not say what that is worth for {line.mutex}. Write ageing = 60, as the others of the group do"
+            )
 
     def _forget(self, there: Mapping[str, Job]) -> None:
         arrays = {id.partition("_")[0] for id in there}

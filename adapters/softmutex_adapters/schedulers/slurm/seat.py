@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from softmutex import Hold, SoftMutexError
 from softmutex.saying import logger
@@ -33,11 +33,18 @@ STALE_S: Final = 5.0
 log = logger("slurm")
 
 
+class Ask(NamedTuple):
+    """How a seat asks for the mutex."""
+
+    weight: int | None = None  # how many slots it holds for a job; None: one, without a word about it
+    priority: int = 0
+
+
 class Seat:
-    def __init__(self, releaser: Releaser, line: Line, weight: int | None = None) -> None:
+    def __init__(self, releaser: Releaser, line: Line, ask: Ask) -> None:
         self._releaser = releaser
         self._line = line
-        self.weight = weight  # how many slots it holds for a job; None: one, without a word about it
+        self.ask = ask
         self.job: Job | None = None
         self.next: Job | None = None  # let go, and chained to the end of `job`
         self._held_since_s = 0.0
@@ -45,18 +52,19 @@ class Seat:
     async def run(self) -> None:
         """As long as there is work."""
         line = self._line
-        mutex = self._releaser.node.mutex(line.mutex, slots=line.slots, weight=self.weight)
+        weight, priority = self.ask
+        mutex = self._releaser.node.mutex(line.mutex, slots=line.slots, weight=weight, priority=priority)
         try:
-            while line.wants(self.weight) and not self._releaser.is_ending.is_set():
+            while line.wants(self.ask) and not self._releaser.is_ending.is_set():
                 async with mutex as hold:
                     self._held_since_s = time.monotonic()
-                    self.job = line.take(self.weight)
+                    self.job = line.take(weight)
                     if self.job is None:  # somebody else is next by now, and is given a seat at the next look
                         return
                     while self.job is not None:
                         await self._serve(self.job, hold)
                         self.job, self.next = (
-                            self.next or (line.take(self.weight) if self._may_go_on(hold) else None),
+                            self.next or (line.take(weight) if self._may_go_on(hold) else None),
                             None,
                         )
         except SoftMutexError as trouble:
@@ -137,7 +145,7 @@ class Seat:
     async def _chain(self, job: Job, hold: Hold) -> None:
         releaser, me = self._releaser, self._releaser.node.name
         if self._may_go_on(hold) and not self._line.loose:
-            if self.next is None and (successor := self._line.take(self.weight)) is not None:
+            if self.next is None and (successor := self._line.take(self.ask.weight)) is not None:
                 self.next = successor.let_go_by(me)  # before the next look at the queue
                 if not await releaser.tell(self.next, jobs.let_go(self.next, me, after=job.id)):
                     releaser.defer(self.next)
@@ -155,4 +163,4 @@ class Seat:
             return
         if self.next is job:
             self.next = None
-            self._line.waiting.insert(0, job.let_go_by(""))  # the next look at the queue may come too late for it
+            self._line.takes_back(job)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any, Final
 
 from softmutex_adapters.schedulers.slurm.jobs import Job, Queue, clean
 
+TOLD: Final = re.compile(r" \[place ([0-9]{1,9}) of [^\]]*\]$")
 HEAD: Final = ("PLACE", "JOB", "USER", "NAME", "SINCE", "STATE")
 
 
@@ -19,7 +21,7 @@ def describe(queue: Queue) -> list[dict[str, Any]]:
     rows = []
     for mutex, jobs in sorted(mutexes.items()):
         place = 0
-        for job in sorted(jobs, key=lambda job: (not job.runs, job.waits, bool(job.why_not_yet(now_s)))):
+        for job in sorted(in_told_order(jobs), key=lambda job: (not job.runs, job.waits, bool(job.why_not_yet(now_s)))):
             state, since_s = state_of(job, now_s), job.started_s if job.runs else job.submitted_s
             is_in_line = job.waits and not job.why_not_yet(now_s)
             rows.append(
@@ -33,10 +35,19 @@ def describe(queue: Queue) -> list[dict[str, Any]]:
                     "since": round(max(0.0, now_s - since_s), 1),
                     "state": state,
                     "weight": job.wish.weight or 1,
+                    "priority": job.wish.priority,
                 }
             )
             place += job.tasks if is_in_line else 0
     return rows
+
+
+def in_told_order(jobs: list[Job]) -> list[Job]:
+    """Where some are urgent, as the releaser last told them: it knows what a priority is worth, Slurm does not."""
+    if not any(job.wish.priority for job in jobs):
+        return jobs
+    told = {job.id: int(found[1]) for job in jobs if (found := TOLD.search(job.comment))}
+    return sorted(jobs, key=lambda job: told.get(job.id, len(jobs)))
 
 
 def state_of(job: Job, now_s: float) -> str:
@@ -77,7 +88,9 @@ def place_of(row: dict[str, Any]) -> str:
 
 
 def words_of(row: dict[str, Any]) -> str:
-    return f"{row['state']}, takes {row['weight']} slots" if row["weight"] > 1 else str(row["state"])
+    words = [str(row["state"])]
+    words += [f"takes {row['weight']} slots"] if row["weight"] > 1 else []
+    return ", ".join([*words, f"priority {row['priority']}"] if row["priority"] else words)
 
 
 def age(seconds: float) -> str:
