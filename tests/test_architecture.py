@@ -79,7 +79,7 @@ def test_a_run_of_the_core_is_a_function_of_its_seed():
         for node, what in impurities(ast.parse(text))
         if (path, what) != (MAY_EXEC, "calls exec()")
     ]
-    assert not found, "\n".join(found)
+    assert not found, "take time, chance and the world from the driver, as values:\n" + "\n".join(found)
 
 
 def test_impurities_are_seen():
@@ -108,7 +108,7 @@ def test_every_entry_point_loads(group: str):
             point.load()
         except (ImportError, AttributeError) as error:
             broken.append(f"{point.name} = {point.value}: {error}")
-    assert not broken, "\n".join(broken)
+    assert not broken, "pyproject.toml names what is not there, as module:Class:\n" + "\n".join(broken)
 
 
 def all_subclasses(cls: type) -> Iterator[type]:
@@ -146,7 +146,7 @@ def test_no_file_has_outgrown_its_readers():
     sizes = {path: len(text.splitlines()) for path, text in sources(*ROOMS)}
     most = {path: MOST_LINES_OF_A_STATE_MACHINE if is_of_an_algorithm(path) else MOST_LINES_OF_A_FILE for path in sizes}
     found = [f"{path}: {n} lines, {most[path]} at most" for path, n in sizes.items() if n > most[path]]
-    assert not found, "\n".join(found)
+    assert not found, "split it where it decides two things:\n" + "\n".join(found)
 
 
 @pytest.mark.house
@@ -158,7 +158,7 @@ def test_no_function_has_outgrown_its_readers():
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > MOST_LINES_OF_A_FUNCTION:
                     found.append(f"{where(path, node)} {node.name}: {lines} lines, {MOST_LINES_OF_A_FUNCTION} at most")
-    assert not found, "\n".join(found)
+    assert not found, "take out what has a name of its own:\n" + "\n".join(found)
 
 
 # --- who writes what -------------------------------------------------------------------------------------------------
@@ -213,6 +213,24 @@ def test_nobody_writes_the_fields_of_another_part():
     assert not found, "call a verb of whoever has the field:\n" + "\n".join(found)
 
 
+def rows_of_rules(table: str) -> list[tuple[str, str]]:
+    """(rule, where), of a module's header that has such a table."""
+    head = re.search(r"^    rule +where +.*\n((?:    \S.*\n)+)", table, re.MULTILINE)
+    return [
+        (row[1], row[2]) for row in re.finditer(r"^    (\S+(?: \S+)*) +(\w+)  ", head[1] if head else "", re.MULTILINE)
+    ]
+
+
+@pytest.mark.house
+@pytest.mark.parametrize("algorithm", ["wandering", "keeper"])
+def test_a_rule_stands_in_the_table_with_the_module_that_has_it(algorithm: str):
+    folder = CORE / "algorithms" / algorithm
+    rows = rows_of_rules((folder / "__init__.py").read_text())
+    assert len(rows) > 10, f"{folder.name}/__init__.py has no table `rule  where  ...`"
+    lost = [f"{rule}: {module}.py" for rule, module in rows if not (folder / f"{module}.py").exists()]
+    assert not lost, f"name the module that has the rule in the table of {folder.name}/__init__.py:\n" + "\n".join(lost)
+
+
 def test_what_is_written_from_outside_is_seen():
     code = "class A:\n def f(self, b):\n  self.a = 1\n  self.b.a = 2\n  b.a = 3\n  b.c += 4\n  del b.d\n  b.e.f = 5"
     found = sorted(ast.unparse(each) for each in written_from_outside(ast.parse(code)))
@@ -224,7 +242,8 @@ def test_every_noun_of_the_core_and_of_the_simulator_is_in_the_glossary():
     glossary = (ROOT / "docs" / "glossary.md").read_text()
     told = {word for part in re.findall(r"`([\w` ,]+)`", glossary) for word in re.split(r"[^\w]+", part)}
     messages = {name_of(cls) for cls in (*HANDOVER.values(), *OF_NODE.values())}
-    assert not messages - set(re.findall(r"^\| ([A-Z_]+) \|", glossary, re.MULTILINE))
+    untold = messages - set(re.findall(r"^\| ([A-Z_]+) \|", glossary, re.MULTILINE))
+    assert not untold, f"docs/glossary.md has no row `| MESSAGE | what it says |` for {', '.join(sorted(untold))}"
     missing = [
         f"{path}: {node.name}"
         for path, text in sources(CORE, ROOT / "softmutex" / "sim")
@@ -233,7 +252,7 @@ def test_every_noun_of_the_core_and_of_the_simulator_is_in_the_glossary():
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
         if node.name not in told and re.sub(r"(?<!^)([A-Z])", r"_\1", node.name).upper() not in messages
     ]
-    assert not missing, "docs/glossary.md has no line for " + ", ".join(missing)
+    assert not missing, "docs/glossary.md has no line with the name in backquotes for " + ", ".join(missing)
 
 
 # One thing with three faces: for a loop, for threads, for a program beside an agent.
@@ -248,7 +267,7 @@ def test_no_two_classes_of_the_product_have_one_name():
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(where(path, node))
     found = [f"{name}: {', '.join(places)}" for name, places in homes.items() if len(places) > 1 and name not in FACES]
-    assert not found, "\n".join(sorted(found))
+    assert not found, "give the newer one a name that says whose it is:\n" + "\n".join(sorted(found))
 
 
 NUMBERED = re.compile(r"^\s*(?:[A-Z]\d  )")  # where an invariant or a promise is declared, and how it is cited
@@ -272,7 +291,8 @@ def test_an_invariant_is_cited_with_its_home():
         for home, name in CITED.findall(NUMBERED.sub("", line))
         if name not in declared.get(home or home_of(path), ())
     ]
-    assert not found, "\n".join(found)
+    remedy = "declare it on a line of its own in the header of its module (`S1  ...`), and cite it as `module.S1`:\n"
+    assert not found, remedy + "\n".join(found)
 
 
 EMBEDDED_BY = {  # see the header of `handover.py`; its steps and what it remembers are public for tests alone
@@ -289,7 +309,7 @@ def test_no_algorithm_reaches_into_its_hand_over():
         if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2].strip("_") == "handover"
         if node.attr not in EMBEDDED_BY
     ]
-    assert not found, "\n".join(found)
+    assert not found, "use the verbs of `handover.py` (EMBEDDED_BY, in this file):\n" + "\n".join(found)
 
 
 # Spelled in pieces, so that this file does not name what it looks for.
@@ -321,7 +341,7 @@ def test_no_file_names_a_package_registry_or_a_path_of_one_machine():
         for number, line in enumerate(text.splitlines(), 1):
             if hit := PRIVATE.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number} names {hit[0]}")
-    assert not found, "\n".join(found)
+    assert not found, "write it so that it holds on any machine:\n" + "\n".join(found)
 
 
 # --- the README ------------------------------------------------------------------------------------------------------

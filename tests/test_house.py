@@ -275,7 +275,7 @@ def test_no_test_knows_the_inside_of_what_it_tests():
     """Then the rooms can be rebuilt while their tests stand: what a test needs is public, or in `softmutex.testing`."""
     files = sorted(file for file in HERE.rglob("*.py") if str(file.relative_to(HERE)) not in MAY_SAY_THEM)
     found = [f"{file.relative_to(HERE)}, {glimpse}" for file in files for glimpse in glimpses_inside(file.read_text())]
-    assert not found, "\n".join(found)
+    assert not found, "look at it from outside, or give it a public name:\n" + "\n".join(found)
 
 
 def glimpses_inside(source: str) -> Iterator[str]:

@@ -60,7 +60,11 @@ class Trace:
         pinned = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         if text != pinned:
             changes = difflib.unified_diff(pinned.splitlines(), text.splitlines(), "pinned", "now", lineterm="")
+            where, state = (
+                self.path.relative_to(TRACES.parent.parent),
+                "is not what happens now" if pinned else "is new",
+            )
             raise AssertionError(
-                f"{self.path.name} is not what happens now. If it should be, `pytest --rewrite` and review the diff:\n"
+                f"{where} {state}. If this is meant, run this test's file with `--rewrite`, and review the diff:\n"
                 + "\n".join(changes)
             )

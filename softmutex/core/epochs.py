@@ -1,4 +1,4 @@
-"""Which epochs can be meant. They count seconds since 1970 (`Desk.next_epoch`), one more where two come in a second.
+"""Which epochs can be meant. They count seconds since 1970 (`Context.next_epoch`), one more where two come in a second.
 
 The naive way, to believe any number: one message with 2**64 - 1 in it, and the next token that is made anew has an
 epoch that no frame can carry; every machine that heard it breaks.

@@ -1,6 +1,7 @@
 """`vectors.json` is the protocol as bytes, for implementations in other languages. What it says is what this code does.
 
-After a change that is meant, `pytest tests/wire --rewrite` writes the file anew, and the difference is read in review.
+After a change that is meant, `pytest tests/wire/test_vectors.py --rewrite` writes the file anew, and the difference is
+read in review.
 """
 
 import json
@@ -174,5 +175,6 @@ def test_every_invalid_vector_is_refused_for_the_reason_in_the_file(told: dict[s
 def test_the_file_covers_every_kind_and_says_what_is_declared_today(told: dict[str, Any]):
     assert FILE.read_text("utf-8") == as_text(vectors()), (
         "A declaration of a message, an encoding or a reason is not what vectors.json says. Was that meant? "
-        "Then `pytest tests/wire --rewrite`, and read the difference: other implementations will have to follow it."
+        "Then `pytest tests/wire/test_vectors.py --rewrite`, and read the difference: other implementations will have "
+        "to follow it."
     )

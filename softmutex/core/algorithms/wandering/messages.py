@@ -1,4 +1,4 @@
-"""What nodes say to one another for the wandering token, beside the hand-over itself: kinds 16 to 25."""
+"""What nodes say to one another for the wandering token, beside the hand-over itself: kinds 16 to 26."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from softmutex.core.machine import Setup
 from softmutex.core.options import Options, within
 from softmutex.core.timing import Timing
 
-FIRST_EPOCH: Final = 1  # of a founder's token; all later ones count seconds, see Desk.next_epoch
+FIRST_EPOCH: Final = 1  # of a founder's token; all later ones count seconds, see `Context.next_epoch`
 QUEUE: Final = 32  # tickets in a token: what a datagram has room for
 
 # A holder speaks to its watchers so often; a watcher that hears nothing for `BEAT` + `SLACK` starts to probe. A

@@ -2,7 +2,7 @@
 
     holder --SEEN(place, lease, queue)--> watcher --HEARD(tickets)--> holder        once a BEAT while in use
                                           the first watcher tells the second       each other time, and of parking
-    parked --SEEN(lease 0)------------->  watcher                                   when it parks, then each 30 s
+    parked --SEEN(lease 0)------------->  watcher                                   when it parks, then each 7 s
 
 The naive lease, renewed by each holder for itself, costs a renewal for each hand-over and cannot tell a token that is
 passed on quickly from one that is lost. Here the token carries `unseen`, how long its watchers have not heard of it:
