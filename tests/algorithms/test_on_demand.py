@@ -264,4 +264,4 @@ def test_an_entry_of_raymond_costs_at_most_twice_the_depth_of_the_tree(nodes: in
     depth = math.floor(math.log2(nodes))
     assert result.acquisitions > 10
     assert result.sent["WISH"] <= 2 * depth * result.acquisitions
-    assert result.sent["PASS"] == result.sent["TOOK"] <= result.sent["WISH"]
+    assert result.sent["TOOK"] <= result.sent["PASS"] <= result.sent["WISH"]  # who is asked about it passes it again

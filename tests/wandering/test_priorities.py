@@ -102,7 +102,7 @@ def test_who_is_first_stays_so_where_the_home_moves_to_a_newcomer():
 def test_the_same_for_many_seeds():
     worst = {seed: max(overtaken(visits_in(run := drawn(seed)), run.options["ageing"])) for seed in range(12, 150)}
     assert max(worst.values()) <= 9
-    assert len([seed for seed, most in worst.items() if most > ON_THEIR_WAY]) <= 3, (
+    assert len([seed for seed, most in worst.items() if most > ON_THEIR_WAY]) <= 4, (
         worst
     )  # a ticket was asked for again
 

@@ -77,6 +77,7 @@ class HeldToken:
         "arrived",
         "beats",
         "came_at",
+        "declined",
         "doubt",
         "doubted_at",
         "given_for",
@@ -113,6 +114,7 @@ class HeldToken:
         self.plain = NOBODY  # who did not stand for its ticket
         self.retry: Ticket | None = None  # for which the token was committed at once
         self.unanswered: list[Ticket] = []  # added here, and not told yet
+        self.declined: dict[NodeId, RequestId] = {}  # who refused it in this turn: the home may feed them once more
         self.given_for: Ticket | None = None  # whose turn it is to be
         self.giving = False  # offered for good, perhaps committed
         self.late: tuple[Ticket, ...] = ()  # came while it was being given away
@@ -500,6 +502,7 @@ class TokenHolder:
         held.used = held.token.hop
         held.using = requests.next()
         held.visit.begin(held.using, self.context.now)
+        held.declined.clear()
         held.told = False
         held.row += 1
         if held.parked:
@@ -661,7 +664,9 @@ class TokenHolder:
             return
         lost = [ticket for ticket in (*held.token.queue, held.given_for) if ticket is not None and ticket.node == to]
         queue = tuple(ticket for ticket in held.token.queue if ticket.node != to)
-        if is_silent:
+        if not is_silent:
+            held.declined.update((ticket.node, ticket.request) for ticket in lost[: QUEUE - len(held.declined)])
+        else:
             self.context.suspicious(to)
             self.unreached[to] = self.unreached.get(to, 0) + 1
             if self.unreached[to] <= ATTEMPTS and self.context.is_member(to) and to not in self.context.silent:
@@ -792,7 +797,7 @@ class TokenHolder:
             context.post(best.holder, Feed(slot, tickets, more, steps))
 
     def heard(self, sender: NodeId, message: Heard) -> None:
-        """Its watcher is well; and these wait."""
+        """Its watcher is well; and these wait, but for those who do not any more. Whose ticket got lost asks itself."""
         held = self.here.by_slot.get(message.slot)
         if held is None or held.token.epoch != message.epoch or held.giving:
             if message.tickets:
@@ -800,7 +805,8 @@ class TokenHolder:
             return
         self.watch.heard(held, sender, message)
         if message.tickets or sender == next(iter(held.token.escort.watch), sender):
-            self.fed(held, message.tickets, message.more)
+            declined = held.declined.get
+            self.fed(held, tuple(one for one in message.tickets if declined(one.node) != one.request), message.more)
 
     # --- rivals ------------------------------------------------------------------------------------------------------
 
