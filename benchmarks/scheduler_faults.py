@@ -95,6 +95,10 @@ class Site:
         return most
 
 
+class NotHere(Exception):
+    """There is no such thing in this way to take turns."""
+
+
 @dataclass
 class Told:
     gap_s: float | None
@@ -148,6 +152,18 @@ def cancelled_holding(site: Site) -> Told:
 def cancelled_waiting(site: Site) -> Told:
     setting(site)
     site.cluster.run("scancel", str(site.jobs["B"]))
+    time.sleep(1.0)
+    site.end("A")
+    wait_until(lambda: site.visits("out"), "A does not end")
+    return what_came(site, site.visits("out")[0][1], but="AB")
+
+
+def killed_waiting(site: Site) -> Told:
+    """Held jobs, and those that wait for a licence, have no process."""
+    setting(site)
+    if site.state("B") != "RUNNING":
+        raise NotHere
+    site.cluster.run("scancel", "--full", "--signal=KILL", str(site.jobs["B"]))
     time.sleep(1.0)
     site.end("A")
     wait_until(lambda: site.visits("out"), "A does not end")
@@ -252,6 +268,7 @@ FAULTS: dict[str, Fault] = {
     "A is killed (SIGKILL)": killed,
     "A is cancelled": cancelled_holding,
     "B is cancelled while it waits": cancelled_waiting,
+    "B is killed (SIGKILL) while it waits": killed_waiting,
     "node of A is lost": node_lost,
     "A is requeued": requeued,
     "an array of four": an_array,
@@ -301,6 +318,8 @@ def tell(way: str, fault: Fault, here: Path) -> str:
     with site_of(way, here) as site:
         try:
             told = fault(site)
+        except NotHere:
+            return "-"
         except AssertionError as error:
             return f"**{str(error)[:90]}**"
         gap = "-" if told.gap_s is None else f"{told.gap_s:.2f} s"

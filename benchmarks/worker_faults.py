@@ -20,11 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -33,6 +33,17 @@ from tests.schedulers.contract import have_come, may_end, transfer, visits, wait
 
 SHORT_S, LONG_S, PATIENCE_S, LOST_AFTER_S = 0.3, 600.0, 100.0, 60.0
 TURN, OWN = "in turn", "its own limit"
+
+
+class Place(NamedTuple):
+    """Where a worker runs: what its command is preceded by, and what it finds in its environment."""
+
+    prefix: Sequence[str] = ()
+    environ: Mapping[str, str] = {}
+
+
+HERE: Sequence[Place] = (Place(), Place())
+LOCALHOST = "127.0.0.1"
 
 
 class NotHere(Exception):
@@ -85,7 +96,7 @@ class Site:
     def kill_process(self, name: str) -> None:
         raise NotHere
 
-    def kill_worker(self, name: str) -> None:
+    def kill_worker(self, name: str, is_replaced: bool = True) -> None:
         raise NotHere
 
     def stop_worker(self, name: str) -> None:
@@ -145,6 +156,16 @@ def b_is_cancelled(site: Site) -> str:
     return told(site, site.end("A"), "B")
 
 
+def b_is_killed(how: Callable[[Site], None], *but: str) -> Callable[[Site], str]:
+    def story(site: Site) -> str:
+        setting(site)
+        how(site)
+        time.sleep(1.0)
+        return told(site, site.end("A"), *but)
+
+    return story
+
+
 def out_of_time(site: Site) -> str:
     """From the limit on, which counts from when A was taken up: a little before it came in."""
     setting(site, limit_s=8.0)
@@ -187,7 +208,10 @@ def a_dependency(site: Site) -> str:
 FAULTS: dict[str, Callable[[Site], str]] = {
     "A ends in good order": orderly,
     "A's process is killed (SIGKILL)": happens_to_a(lambda site: site.kill_process("A")),
+    "B's process is killed (SIGKILL) while it waits": b_is_killed(lambda site: site.kill_process("B")),
+    "B's worker is killed while B and C wait, and started again": b_is_killed(lambda site: site.kill_worker("B")),
     "A's worker is killed, whole, and started again": happens_to_a(lambda site: site.kill_worker("A")),
+    "A's worker is lost with its host": happens_to_a(lambda site: site.kill_worker("A", is_replaced=False)),
     "A's worker ends in good order": happens_to_a(lambda site: site.stop_worker("A")),
     "A is cancelled": happens_to_a(lambda site: site.cancel("A")),
     "B is cancelled while it waits": b_is_cancelled,
@@ -205,14 +229,15 @@ FAULTS: dict[str, Callable[[Site], str]] = {
 class Redis:
     """Remembers what it was told, also when it is killed."""
 
-    def __init__(self, here: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
+    def __init__(self, here: Path, address: str = LOCALHOST) -> None:
+        with socket.create_server((address, 0)) as free:
             self.port = free.getsockname()[1]
-        self._here = here
+        self._here, self._address = here, address
         self.start()
 
     def start(self) -> None:
-        words = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self._here)]
+        words = ["--port", str(self.port), "--bind", self._address, "--save", "", "--dir", str(self._here)]
+        words += [] if self._address == LOCALHOST else ["--protected-mode", "no"]  # in a network of its own
         self._process = subprocess.Popen(
             ["redis-server", *words, "--appendonly", "yes", "--appendfsync", "always"], stdout=subprocess.DEVNULL
         )
@@ -220,7 +245,7 @@ class Redis:
 
     def answers(self) -> bool:
         try:
-            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            socket.create_connection((self._address, self.port), 1).close()
         except OSError:
             return False
         return True
@@ -233,14 +258,14 @@ class Redis:
 class CelerySite(Site):
     """A is with one worker, the others with a second one; its own limit: all with a worker of one process."""
 
-    def __init__(self, way: str, here: Path, redis: Redis, tasks: Any) -> None:
+    def __init__(self, way: str, here: Path, redis: Redis, tasks: Any, places: Sequence[Place]) -> None:
         from tests.schedulers.test_celery import CelerySite as Workers
 
         super().__init__(way, here)
         self._redis, self._tasks = redis, tasks
         self._results: dict[str, Any] = {}
         processes = 2 if way == TURN else 1
-        self.workers = Workers(tasks, here / "workers-log", "prefork", processes, VISIBILITY_TIMEOUT="10")
+        self.workers = Workers(tasks, here / "workers-log", "prefork", processes, places, VISIBILITY_TIMEOUT="10")
         self.workers.wait_until_ready()
 
     def start(self, name: str, seconds: float, limit_s: float | None, after: str) -> None:
@@ -259,11 +284,17 @@ class CelerySite(Site):
     def kill_process(self, name: str) -> None:
         active = self._tasks.app.control.inspect().active()
         running = [each for tasks in active.values() for each in tasks if each["id"] == self._results[name].id]
+        if not running:
+            raise NotHere  # it waits at the broker
         os.kill(running[0]["worker_pid"], signal.SIGKILL)
 
-    def kill_worker(self, name: str) -> None:
-        self.workers.kill(0)
-        self.workers.replace(0)
+    def kill_worker(self, name: str, is_replaced: bool = True) -> None:
+        if self.way == OWN and name == "B":
+            raise NotHere  # all are with one worker
+        number = 0 if name == "A" else 1
+        self.workers.kill(number)
+        if is_replaced:
+            self.workers.replace(number)
 
     def stop_worker(self, name: str) -> None:
         """It waits for the task that runs. A second one is there already."""
@@ -276,6 +307,10 @@ class CelerySite(Site):
         self._redis.start()
         wait_until(self._is_heard, "nobody answers by way of the broker")
 
+    def close(self) -> None:
+        self._results.clear()  # while the broker is there, which results would ask in vain
+        self.workers.close()
+
     def _is_heard(self) -> bool:
         try:
             return bool(self._tasks.app.control.ping(timeout=0.5))
@@ -284,19 +319,19 @@ class CelerySite(Site):
 
 
 @contextmanager
-def celery_sites() -> Iterator[Callable[[str, Path], AbstractContextManager[Site]]]:
+def celery_sites(address: str = LOCALHOST) -> Iterator[Callable[..., AbstractContextManager[Site]]]:
     with tempfile.TemporaryDirectory() as name:
-        redis = Redis(Path(name))
-        os.environ["REDIS_URL"] = f"redis://127.0.0.1:{redis.port}/0"
+        redis = Redis(Path(name), address)
+        os.environ["REDIS_URL"] = f"redis://{address}:{redis.port}/0"
         tasks = importlib.import_module("tests.schedulers.celery_app")
 
         @contextmanager
-        def made(way: str, here: Path) -> Iterator[Site]:
-            site = CelerySite(way, here, redis, tasks)
+        def made(way: str, here: Path, places: Sequence[Place] = HERE) -> Iterator[Site]:
+            site = CelerySite(way, here, redis, tasks, places)
             try:
                 yield site
             finally:
-                site.workers.close()
+                site.close()
 
         try:
             yield made
@@ -328,31 +363,36 @@ def by_semaphore(log: str, seconds: float, *_: Any) -> None:
 class DaskSite(Site):
     """A scheduler and two workers of two threads, each a process; a nanny starts its worker again."""
 
-    def __init__(self, way: str, here: Path) -> None:
+    def __init__(self, way: str, here: Path, address: str, places: Sequence[Place]) -> None:
         from distributed import Client
         from softmutex_adapters.schedulers.dask import SoftMutexPlugin
 
         super().__init__(way, here)
-        with socket.create_server(("127.0.0.1", 0)) as free:
+        self._address = address
+        with socket.create_server((address, 0)) as free:
             self._port = free.getsockname()[1]
         environ = {"SOFTMUTEX_GROUP": here.name, "SOFTMUTEX_WHEN_ISOLATED": "proceed", "PYTHONPATH": str(ROOT)}
         self._environ = {**os.environ, **environ}
         self._scheduler = self._start_scheduler()
-        address = f"tcp://127.0.0.1:{self._port}"
-        self._workers = [self._run("worker", address, "--name", each, "--nthreads", "2") for each in ("w0", "w1")]
-        self._client: Any = Client(address, timeout=PATIENCE_S)  # type: ignore[no-untyped-call]
+        url = f"tcp://{address}:{self._port}"
+        self._workers = [
+            self._run("worker", url, "--name", f"w{number}", "--nthreads", "2", place=place)
+            for number, place in enumerate(places)
+        ]
+        self._client: Any = Client(url, timeout=PATIENCE_S)  # type: ignore[no-untyped-call]
         self._client.wait_for_workers(2, timeout=PATIENCE_S)
         if way == TURN:
             self._client.register_plugin(SoftMutexPlugin())
         self._futures: dict[str, Any] = {}
 
-    def _run(self, what: str, *words: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *words, "--no-dashboard"]
+    def _run(self, what: str, *words: str, place: Place = HERE[0]) -> subprocess.Popen[bytes]:
+        command = [*place.prefix, sys.executable, "-m", f"distributed.cli.dask_{what}", *words, "--no-dashboard"]
         with (self.here / f"{what}.out").open("ab") as out:
-            return subprocess.Popen(command, cwd=self.here, env=self._environ, stdout=out, stderr=out)
+            environ = {**self._environ, **place.environ}
+            return subprocess.Popen(command, cwd=self.here, env=environ, stdout=out, stderr=out)
 
     def _start_scheduler(self) -> subprocess.Popen[bytes]:
-        return self._run("scheduler", "--host", "127.0.0.1", "--port", str(self._port))
+        return self._run("scheduler", "--host", self._address, "--port", str(self._port))
 
     def start(self, name: str, seconds: float, limit_s: float | None, after: str) -> None:
         if limit_s is not None:
@@ -368,19 +408,20 @@ class DaskSite(Site):
             key=f"{name}-{time.monotonic_ns()}", workers=where, allow_other_workers=True,
         )  # fmt: skip
 
-    def _worker(self) -> tuple[str, int]:
-        (found,) = (
-            (each, told["name"])
-            for each, told in self._client.scheduler_info()["workers"].items()
-            if told["name"] == "w0"
-        )
-        return found[0], self._client.run(os.getpid, workers=[found[0]])[found[0]]
+    def _worker(self, name: str = "w0") -> tuple[str, int]:
+        told = self._client.scheduler_info()["workers"].items()
+        (found,) = (address for address, each in told if each["name"] == name)
+        return found, self._client.run(os.getpid, workers=[found])[found]
 
     def cancel(self, name: str) -> None:
         self._futures[name].cancel()
 
-    def kill_worker(self, name: str) -> None:
-        os.kill(self._worker()[1], signal.SIGKILL)
+    def kill_worker(self, name: str, is_replaced: bool = True) -> None:
+        number = 0 if name == "A" else 1
+        worker = self._worker(f"w{number}")[1]
+        if not is_replaced:
+            self._workers[number].kill()  # its nanny
+        os.kill(worker, signal.SIGKILL)
 
     def stop_worker(self, name: str) -> None:
         self._client.retire_workers([self._worker()[0]])
@@ -402,10 +443,10 @@ class DaskSite(Site):
 
 
 @contextmanager
-def dask_sites() -> Iterator[Callable[[str, Path], AbstractContextManager[Site]]]:
+def dask_sites(address: str = LOCALHOST) -> Iterator[Callable[..., AbstractContextManager[Site]]]:
     @contextmanager
-    def made(way: str, here: Path) -> Iterator[Site]:
-        site = DaskSite(way, here)
+    def made(way: str, here: Path, places: Sequence[Place] = HERE) -> Iterator[Site]:
+        site = DaskSite(way, here, address, places)
         try:
             yield site
         finally:
@@ -440,8 +481,10 @@ class PodSite(Site):
         """`kubectl delete pod`: it may finish in its grace period."""
         self._started[name][1].delete(30.0)
 
-    def kill_worker(self, name: str) -> None:
+    def kill_worker(self, name: str, is_replaced: bool = True) -> None:
         """Its node is lost: the service lists it no more. It is not started again."""
+        if is_replaced:
+            raise NotHere
         self._started[name][1].kill()
         self.names.remove(name)
         self._pods.serve(*(number for each, (number, _) in self._started.items() if each != name))
@@ -461,7 +504,7 @@ def pod_sites() -> Iterator[Callable[[str, Path], AbstractContextManager[Site]]]
 
 # --- the run ----------------------------------------------------------------------------------------------------------
 
-SCHEDULERS: dict[str, tuple[type[Site], Callable[[], AbstractContextManager[Any]], tuple[str, ...]]] = {
+SCHEDULERS: dict[str, tuple[type[Site], Callable[..., AbstractContextManager[Any]], tuple[str, ...]]] = {
     "celery": (CelerySite, celery_sites, ("redis-server",)),
     "dask": (DaskSite, dask_sites, ()),
     "kubernetes": (PodSite, pod_sites, ("ip", "unshare")),

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,10 @@ def answers(port: int) -> bool:
 
 
 class CelerySite:
-    def __init__(self, tasks: Any, log: Path, pool: str, processes: int = 2, **more: str) -> None:
+    def __init__(
+        self, tasks: Any, log: Path, pool: str, processes: int = 2, places: Sequence[Any] = (), **more: str
+    ) -> None:
+        """`places`: for each worker what its command is preceded by, and more of its environment."""
         self.tasks = tasks
         self.usual = tasks.patient
         self._log = log
@@ -76,14 +79,16 @@ class CelerySite:
         self.group = name[:60]
         self._environ = {**os.environ, "SOFTMUTEX_GROUP": self.group, **ALONE_TOO, **more}
         self._options = ["--pool", pool, "-c", str(processes), "--without-gossip", "--without-mingle", "-l", "INFO"]
+        self._places = dict(zip(self.queues, places, strict=False))
         self._workers = [self._start(queue) for queue in self.queues]
 
     def _start(self, queue: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "celery", "-A", "tests.schedulers.celery_app", "worker", "-Q", queue]
+        prefix, more = self._places.get(queue, ((), {}))
+        command = [*prefix, sys.executable, "-m", "celery", "-A", "tests.schedulers.celery_app", "worker", "-Q", queue]
         command += ["-n", f"{queue}@%h", *self._options]
         with (self._log.parent / "workers").open("ab") as out:
             return subprocess.Popen(
-                command, cwd=ROOT, env=self._environ, stdout=out, stderr=out, start_new_session=True
+                command, cwd=ROOT, env={**self._environ, **more}, stdout=out, stderr=out, start_new_session=True
             )
 
     def stop(self, worker: int) -> None:

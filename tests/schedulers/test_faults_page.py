@@ -27,6 +27,6 @@ def test_the_one_table_has_no_figure_that_no_table_below_it_has():
 @pytest.mark.house
 def test_the_commands_that_it_names_are_there():
     commands = set(re.findall(r"`python (benchmarks/\w+\.py)", PAGE))
-    names = ("scheduler_faults", "command_faults", "worker_faults", "condor_faults", "schedulers")
+    names = ("scheduler_faults", "command_faults", "worker_faults", "worker_hosts", "condor_faults", "schedulers")
     assert commands == {f"benchmarks/{name}.py" for name in names}
     assert all((ROOT / command).exists() for command in commands)
