@@ -118,8 +118,8 @@ def learn(algorithm: str, messages: Mapping[int, type[Message]]) -> None:
         if not any(number in numbers for numbers in OF_ALGORITHMS):
             raise ConfigError(
                 f"the algorithm {algorithm!r} gives its message {cls.__name__} the number {number}, which is "
-                f"{f'that of {known.name}, {known.owner}' if known else 'not for algorithms'}. Take free ones from "
-                f"{' or '.join(f'{numbers[0]} to {numbers[-1]}' for numbers in OF_ALGORITHMS)}."
+                f"{f'that of {known.name}, {known.owner}' if known else 'not for algorithms'}. Those of "
+                "other packages than this are 192 to 223; of this one, `softmutex/core/messages.py` has the table."
             )
         _learn(f"of the algorithm {algorithm!r}", number, cls)
 

@@ -242,7 +242,7 @@ def test_the_first_frame_of_an_unknown_kind_has_the_installed_algorithms_loaded(
         ({200: Withdraw}, "WITHDRAW of the algorithm 'mine' .* and WITHDRAW of the hand-over .* has the number 8"),
         (
             {4: Modest},
-            "Modest the number 4, which is that of COMMIT, of the hand-over. Take free ones from 16 to 47 or",
+            "Modest the number 4, which is that of COMMIT, of the hand-over. Those of other packages than this are",
         ),
         ({51: Modest}, "the number 51, which is that of PING, of the node"),
         ({0: Modest}, "the number 0, which is not for algorithms"),
