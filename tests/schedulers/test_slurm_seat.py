@@ -14,6 +14,8 @@ import pytest
 from softmutex_adapters.schedulers.slurm import jobs, releaser, seat
 from softmutex_adapters.schedulers.slurm.jobs import TURN_S, Job, Queue, Sight, SlurmFailed, Wish, read_queue, read_wish
 from softmutex_adapters.schedulers.slurm.releaser import Releaser
+from softmutex_adapters.schedulers.slurm.show import describe
+from softmutex_adapters.schedulers.slurm.show import table as shown
 
 from softmutex import ConfigError, Node, SoftMutex
 
@@ -335,6 +337,15 @@ async def waiting(node: Node, number: int) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while (await mutex.look()).waiting_count != number:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+def test_the_queue_shows_urgent_jobs_at_the_places_that_the_releaser_told():
+    mark = {"admin_comment": "softmutex=link", "submit_time": 5}
+    patient = {**NEW, **mark, "comment": "softmutex=link [place 2 of 2]"}
+    urgent = {"admin_comment": "softmutex=link:priority=5", "comment": "softmutex=link:priority=5 [place 1 of 2]"}
+    rows = describe(read(patient, {**NEW, **urgent, "job_id": 8, "submit_time": 9}))
+    assert [(row["place"], row["job"], row["priority"]) for row in rows] == [(1, "8", 5), (2, "7", 0)]
+    assert "waits, priority 5" in shown(rows)
 
 
 async def test_without_ageing_a_priority_counts_for_nothing_and_its_user_is_told(
