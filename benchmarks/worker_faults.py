@@ -266,7 +266,11 @@ class CelerySite(Site):
         self._results: dict[str, Any] = {}
         processes = 2 if way == TURN else 1
         self.workers = Workers(tasks, here / "workers-log", "prefork", processes, places, VISIBILITY_TIMEOUT="10")
-        self.workers.wait_until_ready()
+        try:
+            self.workers.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
 
     def start(self, name: str, seconds: float, limit_s: float | None, after: str) -> None:
         task = self._tasks.usual if self.way == TURN else self._tasks.unguarded
@@ -381,9 +385,13 @@ class DaskSite(Site):
         ]
         self._client: Any = Client(url, timeout=PATIENCE_S)  # type: ignore[no-untyped-call]
         self._client.wait_for_workers(2, timeout=PATIENCE_S)
-        if way == TURN:
-            self._client.register_plugin(SoftMutexPlugin())
         self._futures: dict[str, Any] = {}
+        if way == TURN:
+            try:
+                self._client.register_plugin(SoftMutexPlugin())
+            except BaseException:
+                self.close()
+                raise
 
     def _run(self, what: str, *words: str, place: Place = HERE[0]) -> subprocess.Popen[bytes]:
         command = [*place.prefix, sys.executable, "-m", f"distributed.cli.dask_{what}", *words, "--no-dashboard"]
