@@ -15,7 +15,7 @@ from hypothesis import strategies as some
 from softmutex_adapters.memberships import mdns, mdns_air, mdns_roll, mdns_text
 from softmutex_adapters.memberships.mdns import MdnsMembership
 from softmutex_adapters.memberships.mdns_air import SERVICE, address_of, id_of
-from softmutex_adapters.memberships.mdns_places import Places, reachable
+from softmutex_adapters.memberships.mdns_places import Places, look, reachable
 from softmutex_adapters.memberships.mdns_roll import HOST_MAX, MEMBERS_MAX, NEW_A_SECOND, Roll
 from zeroconf import DNSAddress, DNSOutgoing, DNSPointer, DNSText  # type: ignore[attr-defined]
 
@@ -523,3 +523,28 @@ async def test_a_goodbye_that_somebody_else_says_makes_the_node_ask_and_not_beli
                 await eventually(lambda: heard().membership["goodbyes"] >= 1, lambda: f"no goodbye is heard: {heard()}")
             await eventually(lambda: heard_at(one) > begun, "the node does not ask")
         assert [peer.name for peer in one.peers()] == ["two"]
+
+
+async def test_who_leaves_while_its_first_question_is_closed_leaves_no_socket_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closing, go_on, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Slow(mdns_air.AsyncZeroconf):
+        async def async_close(self) -> None:
+            closing.set()
+            await go_on.wait()
+            await super().async_close()
+            closed.set()
+
+    air = mdns_air.Air(Roll("group"), look(["127.0.0.1"], ""), lambda: None)
+    await air.start()
+    monkeypatch.setattr(mdns_air, "AsyncZeroconf", Slow)
+    asking = asyncio.ensure_future(air.look_around())
+    await asyncio.wait_for(closing.wait(), 100)
+    asking.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.wait([asking], timeout=100)
+    assert asking.cancelled() and closed.is_set()
+    await air.close()

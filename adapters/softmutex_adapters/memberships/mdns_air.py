@@ -127,7 +127,12 @@ class Air(RecordUpdateListener):
                 once.zeroconf.async_send(question_of_newcomer())
             await asyncio.sleep(SETTLE_S - ASK_AGAIN_S)
         finally:
-            await once.async_close()
+            closing = asyncio.ensure_future(once.async_close())
+            try:
+                await asyncio.shield(closing)
+            except asyncio.CancelledError:  # a node that leaves just now would leave these sockets open
+                await closing
+                raise
 
     # --- the interfaces ---------------------------------------------------------------------------------------------
 
