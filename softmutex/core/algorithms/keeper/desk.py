@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from softmutex.core.algorithms.in_common import fingerprint_of, least_interval
 from softmutex.core.algorithms.keeper.messages import Keeps, Name
 from softmutex.core.events import (
     NOBODY,
@@ -16,7 +16,6 @@ from softmutex.core.events import (
     NodeId,
     Suspect,
     Token,
-    from_seconds,
 )
 from softmutex.core.machine import Setup, WhenIsolated
 from softmutex.core.options import Options, within
@@ -46,9 +45,7 @@ class KeeperOptions(Options):
 
 
 def fingerprint(options: KeeperOptions, slots: int, least: Duration) -> int:
-    """What all members must agree on, in 64 bits. Never 0: that is a token that does not say."""
-    text = f"keeper 1 {slots} {options.each} {least}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") | 1
+    return fingerprint_of(f"keeper 1 {slots} {options.each} {least}")
 
 
 def rank(name: Name | Token) -> tuple[int, int, int]:
@@ -84,7 +81,7 @@ class Desk(Outbox):
 
     def __init__(self, setup: Setup, options: KeeperOptions) -> None:
         super().__init__(setup)
-        self.least: Duration = from_seconds(options.min_interval or setup.timing.min_interval or 0.0)
+        self.least: Duration = least_interval(options.min_interval, setup.timing)
         self.fingerprint = fingerprint(options, setup.slots, self.least)
         self.members: Sequence[NodeId] = setup.members
         self.slots = setup.slots

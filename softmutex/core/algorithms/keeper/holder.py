@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from softmutex.core.algorithms.in_common import row_goes_on
 from softmutex.core.algorithms.keeper.desk import Desk, KeeperOptions, name_of, rank
 from softmutex.core.algorithms.keeper.ledger import Ledger
 from softmutex.core.algorithms.keeper.messages import Beat, Fed, Lease, Name, Unclaimed, Unconfirmed
@@ -227,10 +228,8 @@ class Holder:
         return seat.mine or seat.token.hop > max(seat.used, 0) or not (seat.token.queue or seat.more)
 
     def _row_goes_on(self, seat: Seat) -> bool:
-        """Requests of this node that waited when its turn began are served in a row, bounded in number and time."""
-        asked_at = next(iter(self._waiter.waiting.values()))
-        in_time = self._desk.now - seat.turn_at < from_seconds(self._options.row_time)
-        return 0 < seat.row < self._options.row and in_time and asked_at <= seat.turn_at
+        asked = next(iter(self._waiter.waiting.values()))
+        return seat.row > 0 and row_goes_on(self._options, seat.row, seat.turn_at, asked, self._desk.now)
 
     def _may_get(self, node: NodeId) -> bool:
         return node in self._desk.members

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from softmutex.core.algorithms.in_common import least_interval
 from softmutex.core.algorithms.wandering.messages import Bequest, Place, Urge, Want
 from softmutex.core.algorithms.wandering.settings import (
     FIRST_EPOCH,
@@ -18,7 +19,6 @@ from softmutex.core.algorithms.wandering.settings import (
     SUSPICION,
     Switches,
     fingerprint,
-    least_interval,
 )
 from softmutex.core.events import (
     NOBODY,
@@ -81,8 +81,8 @@ class Context(Outbox):
         super().__init__(setup)
         self.members: Sequence[NodeId] = setup.members
         self.options = options
-        self.least = least_interval(options, setup.timing)
-        self.fingerprint = fingerprint(options, setup.timing)
+        self.least = least_interval(options.min_interval, setup.timing)
+        self.fingerprint = fingerprint(options, self.least)
         self.best: dict[int, Place] = {}  # the best sighting of each slot
         self.learned_at: dict[int, Instant] = {}  # when this node heard of it
         self.learned_from: dict[int, NodeId] = {}  # ... and who said so

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from softmutex.core.events import SECOND, Duration, from_seconds
+from softmutex.core.algorithms.in_common import fingerprint_of
+from softmutex.core.events import SECOND, Duration
 from softmutex.core.machine import Setup
 from softmutex.core.options import Options, within
-from softmutex.core.timing import Timing
 
 FIRST_EPOCH: Final = 1  # of a founder's token; all later ones count seconds, see `Context.next_epoch`
 QUEUE: Final = 32  # tickets in a token: what a datagram has room for
@@ -87,15 +86,8 @@ def read_switches(setup: Setup, algorithm: str) -> Switches:
     )
 
 
-def least_interval(options: WanderingOptions, timing: Timing) -> Duration:
-    return from_seconds(options.min_interval or timing.min_interval or 0.0)
-
-
-def fingerprint(options: Switches, timing: Timing) -> int:
-    """What all members must agree on, in 64 bits. Never 0: that is a token that does not say."""
-    text = (
-        f"wandering 1 {options.slots} {options.each} {least_interval(options, timing)} {options.hints} {options.watch}"
-    )
+def fingerprint(options: Switches, least: Duration) -> int:
+    text = f"wandering 1 {options.slots} {options.each} {least} {options.hints} {options.watch}"
     if ageing := options.ageing or options.gate_ageing:
         text += f" ageing {ageing:g}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") | 1
+    return fingerprint_of(text)

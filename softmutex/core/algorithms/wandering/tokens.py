@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from softmutex.core.algorithms.in_common import row_goes_on
 from softmutex.core.algorithms.wandering.context import Context, place_of
 from softmutex.core.algorithms.wandering.messages import Bequest, Feed, Heard, Place, Presence, Queued, Want
 from softmutex.core.algorithms.wandering.settings import FRESH, LAZY, PATIENCE, QUEUE
@@ -53,7 +54,6 @@ from softmutex.core.events import (
     Ticket,
     Token,
     escorted,
-    from_seconds,
 )
 from softmutex.core.handover import Handover
 from softmutex.core.machine import pick_other
@@ -484,13 +484,10 @@ class TokenHolder:
                 self.advance(held)
 
     def _row_goes_on(self, held: HeldToken) -> bool:
-        """Requests of this node that waited when its turn began are served in a row, bounded in number and time."""
-        options = self.context.options
         if held.row == 0:
             return not (self.requests.late and held.token.queue)
-        asked_at = next(iter(self.requests.waiting.values()))
-        in_time = self.context.now - held.arrived < from_seconds(options.row_time)
-        return held.row < options.row and in_time and asked_at <= held.arrived
+        asked = next(iter(self.requests.waiting.values()))
+        return row_goes_on(self.context.options, held.row, held.arrived, asked, self.context.now)
 
     def _grant(self, held: HeldToken) -> None:
         requests = self.requests
