@@ -271,11 +271,13 @@ class Front:
         self._state = State.RUNNING
         if self._terminal.wanted:
             self._terminal.give(self._group)
-        self._send("running", group=self._group)
         job.whisper(f"running, epoch {epoch}: {' '.join(job.argv)}")
 
     def _in_child(self) -> None:
+        """The child itself tells its group, before the command begins: were it for us, we could be killed after that
+        and before this, and what the command has started by then would work on beside the next holder."""
         self._end_with_us()
+        self._send("running", group=os.getpid())
         if self._terminal.wanted:
             self._terminal.give(os.getpid())
 

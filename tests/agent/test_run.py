@@ -13,7 +13,7 @@ import pytest
 
 from softmutex.client import SoftMutex
 from tests.agent.conftest import SOFTMUTEX, Agent, Start, StartAgent
-from tests.cli.processes import PATIENCE_S, children_of, eventually, group_is_empty, read_number, state_of
+from tests.cli.processes import PATIENCE_S, children_of, eventually, group_is_empty, read_number, started, state_of
 
 HOLDS = "echo $$ > {0}.pid; exec sleep 60"
 
@@ -108,6 +108,34 @@ def test_a_front_that_is_killed_takes_its_group_along_before_the_mutex_is_handed
     with SoftMutex("x", timeout=PATIENCE_S):
         assert state_of(grandchild) in "XZ", "somebody else is in beside a process of the killed one"
     eventually(lambda: group_is_empty(child), "nothing is left")
+
+
+SLOW_FRONT = """
+import os, sys, time
+fork = os.fork
+def slow_fork():
+    child = fork()
+    if child:
+        time.sleep(60)
+    return child
+os.fork = slow_fork
+from softmutex.cli import main
+sys.exit(main())
+"""
+
+
+def test_nothing_is_left_of_a_group_whose_front_was_killed_before_it_went_on(
+    agent: Agent, tmp_path: Path, environ: dict[str, str]
+):
+    """The machine let it stand still as soon as it had forked."""
+    script = "sh -c 'echo $$ > grandchild.pid; exec sleep 60' & echo $$ > child.pid; exec sleep 60"
+    words = [sys.executable, "-c", SLOW_FRONT, "run", "-n", "x", "--", "sh", "-c", script]
+    with started(*words, cwd=tmp_path, env=environ) as front:
+        child, grandchild = read_number(tmp_path / "child.pid"), read_number(tmp_path / "grandchild.pid")
+        front.kill()
+        with SoftMutex("x", timeout=PATIENCE_S):
+            assert state_of(grandchild) in "XZ", "somebody else is in beside a process of the killed one"
+        eventually(lambda: group_is_empty(child), "nothing is left")
 
 
 def test_a_signal_ends_the_waiting(agent: Agent, run: Start):
