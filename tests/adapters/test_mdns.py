@@ -23,6 +23,7 @@ from softmutex import Node
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen, Closed, Member
 from softmutex.testing.contracts.checks import eventually, repeating
+from tests.network import own_loopback
 
 GROUP = mdns_text.fingerprint("lab")
 
@@ -294,12 +295,13 @@ Make = Callable[..., MdnsMembership]
 
 
 @pytest.fixture
-def url() -> str:
-    return f"mdns://test-{secrets.token_hex(8)}?interfaces=127.0.0.1"
+def url() -> Iterator[str]:
+    with own_loopback():
+        yield f"mdns://test-{secrets.token_hex(8)}?interfaces=127.0.0.1"
 
 
 @pytest.fixture
-async def make(no_leaks: None, url: str) -> AsyncIterator[Make]:
+async def make(url: str, no_leaks: None) -> AsyncIterator[Make]:
     made: list[MdnsMembership] = []
 
     def make_one(other_url: str = url) -> MdnsMembership:
@@ -510,7 +512,7 @@ def heard_at(node: Node) -> float:
 
 
 @pytest.mark.alone  # the groups of all tests share one loopback, where a datagram may be lost
-async def test_a_goodbye_that_somebody_else_says_makes_the_node_ask_and_not_believe(no_leaks: None, url: str) -> None:
+async def test_a_goodbye_that_somebody_else_says_makes_the_node_ask_and_not_believe(url: str, no_leaks: None) -> None:
     here: Any = {"transport": "udp://127.0.0.1:0", "membership": url}
     async with Node(**here, name="one") as one, Node(**here, name="two") as two:
         await eventually(lambda: [peer.name for peer in one.peers()] == ["two"], "they do not meet")

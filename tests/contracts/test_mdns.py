@@ -1,9 +1,9 @@
-"""mDNS keeps M1 to M6, by real multicast on the loopback interface. Each test has a group of its own on it."""
+"""mDNS keeps M1 to M6, by real multicast on a loopback interface. Each test has a group of its own on it."""
 
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ifaddr
@@ -13,6 +13,7 @@ from softmutex_adapters.memberships.mdns import MdnsMembership
 
 from softmutex.ports import Member, Membership
 from softmutex.testing import MembershipContract
+from tests.network import own_loopback
 
 JOIN_AND_WAIT = """
 import asyncio, sys
@@ -51,7 +52,7 @@ class TestMdns(MembershipContract):
     can_refuse = True
 
     @pytest.fixture(autouse=True)
-    def place(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def place(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         self.url = f"mdns://contract-{secrets.token_hex(8)}?interfaces=127.0.0.1&ttl=5"
         self.works = True
         get_adapters = ifaddr.get_adapters
@@ -63,6 +64,8 @@ class TestMdns(MembershipContract):
 
         monkeypatch.setattr(ifaddr, "get_adapters", adapters_or_not)
         monkeypatch.setattr(mdns, "LOOK_S", 0.1)
+        with own_loopback():
+            yield
 
     def make(self) -> Membership:
         return MdnsMembership.from_url(self.url)
