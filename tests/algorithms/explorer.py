@@ -226,7 +226,7 @@ class Explorer:
             if spent[KILLS] < bounds.kills:
                 yield Act("kill", node.id)
         if spent[JOINS] < bounds.joins:
-            yield Act("join", max(node.id for node in state.nodes) + 1)
+            yield Act("join", bounds.nodes + spent[JOINS] + 1)  # no id comes twice
 
     def after(self, state: State, act: Act, path: Path | None) -> State:
         what, node_id, about = act

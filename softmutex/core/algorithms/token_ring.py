@@ -10,7 +10,8 @@ one with a higher epoch is the only one. The first token is made in the same way
 
 A PASS is said again until its TOOK comes, or the same token comes back, or the next is known to be dead: then it is
 purged from the ring, and its predecessor searches, for nobody can say whether the token was there. Only whoever leaves
-in order says so: without that a group whose members come and go would search all the time. Of two searchers the lower
+in order says so, to all: without that a group whose members come and go would search all the time, and wait for those
+who have gone, of whom the membership tells late. Of two searchers the lower
 id goes on. Who waits for a TOOK cannot say whether it has the token: it asks with its PASS, and answers when it knows.
 If it said "here", a search could end by the word of one whose token went on long ago, and was lost since.
 
@@ -88,7 +89,10 @@ class Seek(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """`here`: I have it. Else I have not, and take none. With the highest epoch that I know. Number 0: I leave."""
+    """`here`: I have it. Else I have not, and take none. With the highest epoch that I know.
+
+    Number 0: I leave; and, if `here`, without knowing where a token is that I searched for.
+    """
 
     number: Count
     here: Flag
@@ -122,9 +126,9 @@ class TokenRing(OneByOne):
 
     __slots__ = (
         "_at",
-        "_clean",
         "_epoch",
         "_frozen",
+        "_gone",
         "_idle",
         "_known_at",
         "_number",
@@ -161,7 +165,7 @@ class TokenRing(OneByOne):
         self._number = 0  # of the own searches
         self._frozen: dict[NodeId, int] = {}  # who searches, so that no token is taken
         self._over: dict[NodeId, int] = {}  # the last search of each that is over
-        self._clean: dict[NodeId, None] = {}  # who said that it leaves without the token
+        self._gone: dict[NodeId, None] = {}  # members that said that they leave: they have no token, and take none
         self._yielded_to: NodeId = NOBODY  # its search instead of this node's
         self._owes = False  # a search, as soon as that of another one is over
 
@@ -225,8 +229,19 @@ class TokenRing(OneByOne):
 
     def _next_one(self) -> NodeId:
         """To whom the token that is here goes now."""
-        others = self._others()
-        return others[bisect_right(others, self._me) % len(others)] if others else NOBODY
+        members = self._members
+        start = bisect_right(members, self._me)
+        for step in range(len(members)):
+            if (node := members[(start + step) % len(members)]) != self._me and self._counts(node):
+                return node
+        return NOBODY
+
+    def _others(self) -> list[NodeId]:
+        others = super()._others()
+        return [node for node in others if node not in self._gone] if self._gone else others
+
+    def _counts(self, node: NodeId) -> bool:
+        return node not in self._gone and super()._counts(node)
 
     def _pass_of(self, token: Token) -> Message:
         return Pass(token, self._idle + 1)
@@ -258,11 +273,11 @@ class TokenRing(OneByOne):
         mine = self._token or (self._passing and self._passing[1])
         if mine is None or self._frozen:
             return
-        if (token.epoch, token.hop) > (mine.epoch, mine.hop):
+        if (token.epoch, token.hop, token.id) > (mine.epoch, mine.hop, mine.id):
             if self._running is None and self._token is not None:
                 self._token = None
                 out += [CancelTimer(REST), Note(FactKind.DISCARDED, mine, sender)]
-        elif self._passing is None:
+        else:  # even if mine has arrived where it was sent: it is the newer one there, too
             out += [Send(sender, Took(token.epoch, token.hop)), Note(FactKind.DISCARDED, token, sender)]
 
     # --- a search ----------------------------------------------------------------------------------------------------
@@ -337,8 +352,10 @@ class TokenRing(OneByOne):
             case Seek(number):
                 self._sought_by(sender, number, now, out)
             case Looked(number, here, _) if not number:
-                if not here and self._counts(sender):
-                    self._clean[sender] = None
+                if self._counts(sender):
+                    self._gone[sender] = None
+                    self._goes(sender, not here, out)
+                    self._without(now, out)
             case Looked():
                 self._answered(sender, message, now, out)
             case Sought(number, epoch):
@@ -380,22 +397,29 @@ class TokenRing(OneByOne):
 
     def _changed(self, joined: Sequence[NodeId], left: Sequence[NodeId], now: Instant, out: list[Effect]) -> None:
         for node in left:
-            unfinished = self._frozen.pop(node, None) is not None and self._yielded_to == node
-            self._over.pop(node, None)
-            is_clean = self._clean.pop(node, self) is None
-            self._owes = self._owes or unfinished or (self._precedes(node) and not is_clean)
-            if self._passing is not None and self._passing[0] == node:
-                self._passing, self._owes = None, True
-                out.append(CancelTimer(PASS))
-            if self._seeking is not None:
-                self._seeking.pop(node, None)
+            if self._gone.pop(node, self) is self:
+                self._goes(node, False, out)
         for node in joined:
             if self._seeking is not None and node != self._me:
                 self._seeking[node] = None
                 out.append(Send(node, Seek(self._number)))
-        self._check_search(now, out)
         if self._token is not None and joined and self._running is None and not self._waiting:
             out.append(SetTimer(REST, now + self._skip))  # it was alone
+        self._without(now, out)
+
+    def _goes(self, node: NodeId, is_clean: bool, out: list[Effect]) -> None:
+        """It counts no more. `is_clean`: it did not take the token along."""
+        unfinished = self._frozen.pop(node, None) is not None and self._yielded_to == node
+        self._over.pop(node, None)
+        self._owes = self._owes or unfinished or (not is_clean and self._precedes(node))
+        if self._passing is not None and self._passing[0] == node:
+            self._passing, self._owes = None, True
+            out.append(CancelTimer(PASS))
+        if self._seeking is not None:
+            self._seeking.pop(node, None)
+
+    def _without(self, now: Instant, out: list[Effect]) -> None:
+        self._check_search(now, out)
         self._search_if_owed(now, out)
 
     def _search_if_owed(self, now: Instant, out: list[Effect]) -> None:
@@ -420,9 +444,9 @@ class TokenRing(OneByOne):
         if self._token is not None:
             self._pass_on(now, out)
         done = self._passing is None and (self._token is None or not self._others())
-        if done and self._token is None and self._seeking is None and (others := self._others()):
-            before = others[bisect_left(others, self._me) - 1]  # it need not search
-            out.append(Send(before, Looked(0, False, self._epoch)))
+        if done:  # nobody waits for its word any more, and where all is well, nobody need search
+            is_missed = self._owes or self._seeking is not None
+            out.extend(Send(node, Looked(0, is_missed, self._epoch)) for node in self._others())
         return done
 
     # --- what is shown -----------------------------------------------------------------------------------------------
