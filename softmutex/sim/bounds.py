@@ -3,7 +3,8 @@
 `checkers.py` excuses whatever happens while something is wrong, and for half a minute after it. A group that never
 mends what a cut did to it breaks none of its laws. Here a fault (loss, a kill, a pause, a cut, a clock at another rate,
 messages that are late by many delays) excuses the following, and delay, jitter, repetition, cancellation, orderly
-comings and goings, views that differ and single dead links excuse nothing:
+comings and goings, views that differ and single dead links excuse nothing. (A death does until all were told of it, of
+algorithms that go by the membership's word: `needs_every_member`.)
 
 requests   While somebody waits, somebody is granted within B, of the last fault or of the last grant, unless who was
            told that it may not be alone still runs by the token that it had. After healing all such gaps together, but
@@ -107,6 +108,8 @@ class Bounds(Laws):
         scenario = world.scenario
         assert scenario.bound_s is not None
         self._bound = self._grace = round(scenario.bound_s * SECOND)
+        told_s = scenario.detection_s * (2 if scenario.own_views else 1)  # by when all know of a death
+        self._told = round(told_s * SECOND) if world.algorithm.needs_every_member else 0
         hop = round(scenario.delay_s * (1 + scenario.jitter) * SECOND)
         self._handover = HOPS * hop + SECOND // 4
         fair = not (scenario.faults or scenario.own_views or self._always or scenario.duplication)
@@ -134,7 +137,7 @@ class Bounds(Laws):
     # --- faults ------------------------------------------------------------------------------------------------------
 
     def killed(self, at: Instant, node: SimNode) -> None:
-        self.disturbed(at + max(0, NOTICED - self._bound))
+        self.disturbed(at + max(NOTICED - self._bound, self._told, 0))
 
     def healed(self, at: Instant) -> None:
         super().healed(at)
@@ -170,9 +173,7 @@ class Bounds(Laws):
         waits = bool(self._wants) and self._effective < self._slots
         if waits and self._world.running:
             waits = self._effective + self._rightful() < self._slots
-        if waits and (
-            self._slots > 1 or self._world.running
-        ):  # a node has one slot at a time, and who is `granted` one has it now
+        if waits and (self._slots > 1 or self._world.running):  # a node has one slot at a time, and `granted` has it
             nodes = self._world.nodes
             waits = any(node_id != granted and not nodes[node_id].holds for node_id in self._wants)
         if self._gap is not None and (granted != NOBODY or not waits):

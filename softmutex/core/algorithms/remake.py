@@ -47,6 +47,7 @@ from softmutex.core.patience import Patience
 
 INQUIRY: Final = "inquiry"
 TRIES: Final = 3  # unanswered, until somebody is suspected
+DEFERRED: Final = 4  # rounds that another one's inquiry may take: it was a late copy, perhaps, of one that is over
 MOST_EPOCHS: Final = 2**62  # a label from there on is no honest one
 
 
@@ -159,6 +160,7 @@ class Remake:
 
     def saw(self, token: Token) -> None:
         self.bar = max(self.bar, label_of(token))
+        self._leader = NOBODY
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -186,13 +188,15 @@ class Remake:
             self.stage = Phase.NONE
             out.append(CancelTimer(INQUIRY))
 
-    def fired(self, mine: Label, now: Instant, out: list[Effect]) -> None:
+    def fired(self, mine: Label, now: Instant, out: list[Effect]) -> Agreed | None:
         if not self.stage:
-            return
+            is_open = self._leader != NOBODY and mine == NO_LABEL
+            return self.begin(Phase.ALL, mine, now, out) if is_open else None
         self._tries += 1
         if self._tries >= TRIES:
             out.extend(Suspect(node) for node in self._missing)
         self._ask(list(self._missing), mine, now, out)
+        return None
 
     def changed(
         self, joined: Sequence[NodeId], left: Sequence[NodeId], mine: Label, now: Instant, out: list[Effect]
@@ -227,7 +231,7 @@ class Remake:
         """`mine`: of the token that is here or is being given away, whichever; `seen`: when it was last."""
         match message:
             case Inquire():
-                return self._asked_by(sender, message, mine, seen, out)
+                return self._asked_by(sender, message, mine, seen, now, out)
             case Denied(bar) if bar.epoch < MOST_EPOCHS:
                 return self._denied(bar, mine, now, out)
             case Here(label, theirs, since) if self.stage and label == self._label:
@@ -247,7 +251,7 @@ class Remake:
                 return None
 
     def _asked_by(
-        self, sender: NodeId, inquire: Inquire, mine: Label, seen: Sighting, out: list[Effect]
+        self, sender: NodeId, inquire: Inquire, mine: Label, seen: Sighting, now: Instant, out: list[Effect]
     ) -> Barred | Outdated | None:
         label, phase, theirs = inquire
         if label.epoch >= MOST_EPOCHS:
@@ -259,9 +263,11 @@ class Remake:
         if bars and label < self.bar:
             out.append(Send(sender, Denied(self.bar)))
             return None
-        if bars or (phase is Phase.ALL and self.stage < Phase.BARRED and sender < self._me):
-            self._leader = sender if self.stage else self._leader
+        gives_way = bars or (phase is Phase.ALL and self.stage < Phase.BARRED and sender < self._me)
+        if self.stage and gives_way:
+            self._leader = sender
             self.end(out)
+            out.append(SetTimer(INQUIRY, now + DEFERRED * self._patience.wait(0)))
         out.append(Send(sender, Clear(label, seen, self.bar)))
         if not bars or label == self.bar:
             return None

@@ -264,6 +264,6 @@ class RingSearch(Lending):
         elif timer == REST:
             self._resting, self._rested = False, True
         elif timer == INQUIRY:
-            self._remake.fired(self._my_label(), now, out)
+            self._heed(self._remake.fired(self._my_label(), now, out), now, out)
         else:
             self._conclude(self._handover.fired(timer, now, out), now, out)
