@@ -26,6 +26,17 @@ def test_houses_that_know_only_addresses_meet():
     assert len({house.group.company.digest for house in (a, b, c)}) == 1
 
 
+def test_who_spoke_before_the_membership_showed_it_has_a_name_all_the_same():
+    """A leader whose election came first was called by a number for ever."""
+    village = Village()
+    a, b = village.house(1), village.house(2)
+    a.listed(complete=True)
+    a.do(a.group.heard, b.id, b.address, village.now)
+    assert [sight.name for sight in a.group.sights()] == [""]
+    a.listed(Listed(b.address, b.id, "bravo"), complete=True)
+    assert [sight.name for sight in a.group.sights()] == ["bravo"]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_they_meet_whatever_the_delay_and_with_much_loss(seed: int):
     village = Village(seed, delay_s=(0.0001, 0.02, 0.3, 0.6)[seed % 4], loss=0.4)

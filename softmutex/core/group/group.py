@@ -143,7 +143,7 @@ class Group:
         is_another = place.id not in (NOBODY, self.ego.id)
         objection = self._door.objection(place.id) if is_another else ""
         if known is not None:
-            known.listed = place
+            known.listed, known.name = place, known.name or place.name  # it may have been heard before
         elif self.greeter.is_own(place.address):
             pass
         elif objection == BANNED:
