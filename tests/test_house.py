@@ -267,7 +267,13 @@ async def test_an_open_socket_a_timer_and_a_child_are_leaks_and_named():
 
 MAY_SAY_THEM = {"test_architecture.py", "test_house.py"}  # they are about the source
 OF_NAMED_TUPLES = {"_replace", "_make", "_asdict", "_fields", "_field_defaults"}
-OF_OTHERS = {"os._exit", "getattr(asyncio.get_running_loop(), '_scheduled', ())", "getattr(item, '_fixtureinfo')"}
+OF_OTHERS = {
+    "os._exit",
+    "getattr(asyncio.get_running_loop(), '_scheduled', ())",
+    "getattr(item, '_fixtureinfo')",
+    "super()._execute_child",  # of `subprocess.Popen`, in `prepared.py`
+    "self._close_pipe_fds",
+}
 
 
 @pytest.mark.house

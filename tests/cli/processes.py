@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests import prepared
+
 PATIENCE_S = 100.0  # generous: the machine may be shared
 T = TypeVar("T")
 
@@ -72,7 +74,8 @@ def read_number(file: Path) -> int:
 def started(*command: Any, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A program in a group of its own (a stop must not reach the test run); killed at the end with its children."""
     options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "process_group": 0, **options}
-    with subprocess.Popen([str(part) for part in command], **options) as process:
+    begin = prepared.Popen if command[0] == prepared.SOFTMUTEX else subprocess.Popen
+    with begin([str(part) for part in command], **options) as process:
         try:
             yield process
         finally:

@@ -16,6 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests import prepared
+
 ROOT = Path(__file__).parent.parent.parent
 WORKER = Path(__file__).with_name("worker.py")
 SETTLE_S = 60.0  # after healing, until there is one token again
@@ -30,7 +32,7 @@ class Worker:
     def __init__(self, order: dict[str, Any], prefix: Sequence[str] = ()) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("SOFTMUTEX_")}
         environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [environ.get("PYTHONPATH")])])
-        self.process = subprocess.Popen(
+        self.process = prepared.Popen(
             [*prefix, sys.executable, str(WORKER), json.dumps(order)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

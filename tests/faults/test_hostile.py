@@ -12,7 +12,7 @@ import pytest
 from tests.faults.harness import assert_alone, group, stays, take_turns, turns_of
 from tests.faults.relay import Relay
 
-FLOOD_S = 3.0
+FLOOD_S = 1.0
 GROWTH_MAX_KB = 30_000
 REFUSED = ("malformed", "forged", "replayed", "misdirected", "unknown_key", "version", "unproven", "not_sealed")
 
