@@ -14,6 +14,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from softmutex import plugins
+from softmutex.core.errors import ConfigError
 from softmutex.core.events import NOBODY, FactKind, NodeId
 from softmutex.core.names import check_name
 from softmutex.ports import Observation
@@ -30,6 +32,14 @@ OnLeader = Callable[[str | None], Any]
 def mutex_of(name: str) -> str:
     """The mutex that whoever leads holds."""
     return check_name(PREFIX + check_name(name))
+
+
+def election(algorithm: object = ELECTION) -> str:
+    """The same, if it elects: who holds another one's mutex leads nobody, and `on_leader` would hear nothing."""
+    kind = plugins.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
+    if not getattr(kind, "elects", False):
+        raise ConfigError(f"algorithm is {algorithm!r}, which elects no leader: give bully or ring, or take a mutex")
+    return algorithm  # type: ignore[return-value]
 
 
 def leader_of(node: RunningNode, name: str) -> str | None:

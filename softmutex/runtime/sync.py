@@ -50,8 +50,8 @@ class Node(NodeBase):
     def lead(self, name: str, **options: Unpack[MutexOptions]) -> BlockingMutex:
         """`with node.lead("indexer") as lease:` waits until this node leads. No body of a thread can be cancelled: look
         at `lease.lost`."""
-        wanted: MutexOptions = {"algorithm": leading.ELECTION, **options}
-        return BlockingMutex(leading.mutex_of(name), self, read_mutex_options(wanted))
+        options["algorithm"] = leading.election(options.get("algorithm") or leading.ELECTION)
+        return BlockingMutex(leading.mutex_of(name), self, read_mutex_options(options))
 
     def open(self) -> None:
         settings = self._next_settings()

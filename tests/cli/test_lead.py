@@ -24,6 +24,12 @@ def test_one_runs_its_command_and_another_one_when_that_one_is_killed(environ: d
         assert len(second) == 1 and second != [first]
 
 
+def test_what_elects_nobody_is_refused(environ: dict[str, str]):
+    command = (SOFTMUTEX, "lead", "-n", "x", "--no-agent", "--algorithm", "token-ring", "--", "true")
+    done = subprocess.run(command, env=environ, timeout=100, check=False, capture_output=True, text=True)
+    assert done.returncode == 64 and "elects no leader: give bully or ring" in done.stderr
+
+
 def test_the_exit_code_is_the_commands_own(environ: dict[str, str]):
     command = (SOFTMUTEX, "lead", "-n", "x", "-q", "--no-agent", "--", "sh", "-c", "exit 7")
     assert subprocess.run(command, env=environ, timeout=100, check=False).returncode == 7

@@ -45,6 +45,12 @@ async def test_a_name_that_is_none_is_refused(no_leaks: None):
             one.lead("")
 
 
+async def test_what_elects_nobody_is_refused(no_leaks: None):
+    async with member("one", "lead-turns") as one:
+        with pytest.raises(ConfigError, match="elects no leader: give bully or ring"):
+            one.lead("x", algorithm="token-ring")
+
+
 def test_a_thread_may_lead_too():
     node = sync.Node(name="one", transport="memory://lead-sync", membership="memory://lead-sync")
     with node, node.lead("x") as lease:
