@@ -36,6 +36,7 @@ log = logger("agent")
 WISH_PATIENCE_S = 5.0
 SESSIONS_MAX = 4096
 KEEP_MOST_S = 300.0
+SECONDS_MOST = 1e12  # since 1970, too
 SETTLE_S = 0.5  # after one that was killed: those who waited there call again within a tenth, and are older
 FIRST_WORDS = ("want", "look", "evict")
 
@@ -132,12 +133,11 @@ class Server:
             why = f"this agent speaks version {VERSION} of its protocol, and {version} is wanted. Start a newer agent."
             link.send(pack("failed", code=USAGE, error="config", why=why))
             return None
-        difference = self._difference(want.get("place") or {})
-        if difference:
-            link.send(pack("elsewhere", why=difference))
-            return None
-        link.send(pack("welcome", version=VERSION))
         try:
+            if difference := self._difference(table_of(want, "place")):
+                link.send(pack("elsewhere", why=difference))
+                return None
+            link.send(pack("welcome", version=VERSION))
             wish = wish_of(want)
             self._name(wish.name, user)
             mine = self._node.settings().for_mutex(wish.name, {})
@@ -197,7 +197,8 @@ async def read_wish(link: socket.socket, lines: Lines, most: int) -> Message:
 
 
 def wish_of(want: Message) -> JobWish:
-    name, options, timeout = want.get("name"), want.get("options") or {}, want.get("timeout")
+    """`ConfigError`, `TypeError` and `ValueError` say what is wrong with it, whatever it is."""
+    name, options, timeout = want.get("name"), table_of(want, "options"), want.get("timeout")
     if unknown := set(options) - BY_JOB:
         raise ConfigError(
             f"an agent cannot be told {', '.join(sorted(unknown))}. It knows {', '.join(sorted(BY_JOB))}."
@@ -207,25 +208,33 @@ def wish_of(want: Message) -> JobWish:
     if on_overrun not in ("warn", "cancel", "release"):
         raise ConfigError(f"on_overrun={on_overrun!r}: warn, cancel or release.")
     timeout_s = None if timeout is None else read_one(SETTINGS["timeout"], timeout, "job")
-    said = want.get("said")
-    said_s = float(said) if isinstance(said, int | float) else None
-    trace = {str(key): str(value) for key, value in dict(want.get("trace") or {}).items()}
-    since, keep = want.get("since"), want.get("keep")
-    since_s = float(since) if isinstance(since, int | float) else None
-    keep_s = min(float(keep), KEEP_MOST_S) if isinstance(keep, int | float) else 0.0
+    trace = {str(key): str(value) for key, value in table_of(want, "trace").items()}
     purpose = want.get("purpose")
     return JobWish(
         str(name),
         read,
         timeout_s,
-        said_s,
+        seconds_of(want, "said"),
         on_overrun,
         trace,
-        since_s,
-        keep_s,
+        seconds_of(want, "since"),
+        min(seconds_of(want, "keep") or 0.0, KEEP_MOST_S),
         None if purpose is None else text_or_nothing(str(purpose)),
         want.get("progress") is True,
     )
+
+
+def table_of(want: Message, key: str) -> Mapping[str, Any]:
+    value = want.get(key) or {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{key} is a table of names and values, not {value!r:.40}.")
+    return value
+
+
+def seconds_of(want: Message, key: str) -> float | None:
+    """None where nothing is said, or what is no time: JSON of ours has numbers without an end, and none at all."""
+    value = want.get(key)
+    return float(value) if isinstance(value, int | float) and abs(value) <= SECONDS_MOST else None
 
 
 async def serve(node: Node, door: AgentDoor, limits: Limits | None = None) -> None:

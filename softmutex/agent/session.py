@@ -36,6 +36,7 @@ from softmutex.saying import logger
 TAKE_PATIENCE_S = 5.0
 LOOK_S = 0.3  # how long is waited for others to tell who is in the way
 PROGRESS_EVERY_S = 1.0
+PROCESS_MOST = 2**31 - 1  # what the kernel takes for a number of processes
 log = logger("agent")
 
 
@@ -161,7 +162,7 @@ class JobSession:
         match message:
             case {"is": "take", "turn": int(turn)}:
                 self._taken, self._asleep = turn, False
-            case {"is": "running", "group": int(group)} if group > 1 and group != os.getpgrp():
+            case {"is": "running", "group": int(group)} if 1 < group <= PROCESS_MOST and group != os.getpgrp():
                 self._group = group
             case {"is": "touch"} if self._hold is not None:
                 self._hold.touch()

@@ -11,7 +11,11 @@ NAME_MAX_BYTES = 64
 
 
 def check_name(name: object) -> str:
-    if not isinstance(name, str) or not name or len(name.encode()) > NAME_MAX_BYTES:
+    try:
+        fits = isinstance(name, str) and 0 < len(name.encode()) <= NAME_MAX_BYTES
+    except UnicodeEncodeError:  # half of a pair of surrogates, as JSON may have it
+        fits = False
+    if not (isinstance(name, str) and fits):
         raise ConfigError(f"a mutex is named by a text of 1 to {NAME_MAX_BYTES} bytes of UTF-8, not {name!r:.100}.")
     return name
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 from softmutex.core.errors import ConfigError
-from softmutex.files import whose
+from softmutex.files import read_found, whose
 from softmutex.runtime.options import PREFIX, SETTINGS, read_one, refuse_unknown
 
 # Variables of ours that are no settings: what a child of `softmutex run` is told, where the file and the agent are.
@@ -30,6 +30,7 @@ NOT_SETTINGS = frozenset({"SOFTMUTEX_HELD", "SOFTMUTEX_EPOCH", "SOFTMUTEX_CONFIG
 SAFE = "/:,[]@"  # stay readable in a query
 # Schedulers that start jobs on many hosts, and what they set in each of them.
 JOBS: Final = {"Slurm": "SLURM_JOB_ID", "HTCondor": "_CONDOR_JOB_AD", "Kubernetes": "KUBERNETES_SERVICE_HOST"}
+FILE_MAX: Final = 1 << 20
 SYSTEM_FILE: Final = Path("/etc/softmutex/softmutex.toml")
 
 
@@ -178,7 +179,7 @@ def read_file(file: str | os.PathLike[str] | None, environ: Mapping[str, str]) -
     for candidate in places_of_files(environ):
         table = read_toml(candidate, must_exist=False)
         if table:
-            check_found(candidate.resolve())
+            check_found(candidate)
             return str(candidate.resolve()), table
     return None, {}
 
@@ -210,9 +211,10 @@ def meets_nobody_else(settings: Settings) -> str:
     return ""
 
 
-def check_found(file: Path) -> None:
+def check_found(candidate: Path) -> None:
     """Who merely starts a program in a stranger's directory must not take part in a stranger's group."""
-    if why := whose(file):
+    file = candidate.resolve()
+    if why := whose(candidate.absolute()) or whose(file):
         raise ConfigError(
             f"the configuration file {file} is not believed for lying here: {why}. If you trust what is in it, name "
             f"it: SOFTMUTEX_CONFIG={file}"
@@ -221,21 +223,27 @@ def check_found(file: Path) -> None:
 
 def read_toml(file: Path, *, must_exist: bool) -> dict[str, Any]:
     try:
-        content = file.read_text(encoding="utf-8")
+        found = file.read_bytes() if must_exist else read_found(file, FILE_MAX)
     except OSError as error:
-        if not must_exist:
-            return {}
         raise ConfigError(f"the configuration file {file} cannot be read ({error.strerror}).") from None
     in_project = file.name == "pyproject.toml"
-    if in_project and "tool.softmutex" not in content:
+    if found is None or (in_project and b"tool.softmutex" not in found):
         return {}
+    if len(found) > FILE_MAX:
+        raise ConfigError(f"the configuration file {file} has more than {FILE_MAX} bytes. Is it the right one?")
     import tomllib  # only where there is a file
 
     try:
-        table = tomllib.loads(content)
-    except tomllib.TOMLDecodeError as error:
+        table = tomllib.loads(found.decode())
+    except ValueError as error:  # TOMLDecodeError is one, and what is no UTF-8
         raise ConfigError(f"the configuration file {file} is not TOML: {error}.") from None
-    return dict(table.get("tool", {}).get("softmutex", {})) if in_project else table
+    except RecursionError:
+        raise ConfigError(f"the configuration file {file} is not TOML: it is nested too deeply.") from None
+    for name in ("tool", "softmutex") if in_project else ():
+        table = table.get(name, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"the configuration file {file}: {name!r} is no table. Write [tool.softmutex].")
+    return table
 
 
 def take_mutex_tables(table: dict[str, Any], source: str | None) -> dict[str, dict[str, Any]]:

@@ -272,3 +272,50 @@ def test_a_strangers_project_that_says_nothing_of_softmutex_is_nobodys_business(
     os.chown(tmp_path, 54_321, -1)
     monkeypatch.chdir(tmp_path)
     assert resolve({}, environ={})["group"] == "default"
+
+
+@pytest.mark.needs("root")
+def test_a_strangers_link_to_a_file_of_ones_own_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    own, theirs = tmp_path / "own", tmp_path / "theirs"
+    for folder in (own, theirs):
+        folder.mkdir(mode=0o755)
+    (own / "softmutex.toml").write_text('group = "mine"')
+    (theirs / "softmutex.toml").symlink_to(own / "softmutex.toml")
+    monkeypatch.chdir(theirs)
+    assert resolve({}, environ={})["group"] == "mine"
+    os.chown(theirs, 54_321, -1)
+    with pytest.raises(ConfigError, match="belongs to user 54321"):
+        resolve({}, environ={})
+    os.chown(theirs, 0, -1)
+    theirs.chmod(0o1777)  # as /tmp is, with a link that a stranger made
+    os.chown(theirs / "softmutex.toml", 54_321, -1, follow_symlinks=False)
+    with pytest.raises(ConfigError, match="belongs to user 54321"):
+        resolve({}, environ={})
+
+
+@pytest.mark.parametrize("name", ["softmutex.toml", "pyproject.toml"])
+def test_a_pipe_that_somebody_has_put_there_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    os.mkfifo(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert resolve({}, environ={})["group"] == "default"
+
+
+def test_of_a_file_without_an_end_little_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with open("softmutex.toml", "wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(ConfigError, match="has more than 1048576 bytes"):
+        resolve({}, environ={})
+    os.unlink("softmutex.toml")
+    os.symlink("/dev/zero", "softmutex.toml")
+    assert resolve({}, environ={})["group"] == "default"
+
+
+@pytest.mark.parametrize("content", ["tool = 5 # tool.softmutex", "[tool]\nsoftmutex = 5 # tool.softmutex"])
+def test_a_project_whose_table_is_none_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str):
+    (tmp_path / "pyproject.toml").write_text(content)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="is no table"):
+        resolve({}, environ={})

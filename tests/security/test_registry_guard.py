@@ -269,3 +269,37 @@ def test_two_registries_of_one_store_sign_with_one_key_or_the_second_does_not_st
     run = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert run.returncode == 69
     assert "--signing-key FILE" in run.stderr
+
+
+# --- floods ----------------------------------------------------------------------------------------------------------
+
+
+async def flood(registry: Inside, path: str, requests: int, token: str = "") -> None:
+    headers = bearer(token) if token else {}
+    answers = [(await registry.call("GET", path, headers=headers))[0] for _ in range(requests)]
+    assert answers[-1] == 429, "it is slowed down itself"
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "rates"),
+    [
+        pytest.param("/nothing", "", {"rate_address": 2.0}, id="a stranger on the same host, or behind the same proxy"),
+        pytest.param("/v1/groups/g/members", READ, {"rate_address": 2.0}, id="a reader on the same host"),
+        pytest.param("/v1/groups/g/members", READ, {"rate_group": 2.0}, id="readers from many addresses"),
+    ],
+)
+async def test_who_may_not_join_keeps_nobody_from_joining_and_renewing_by_many_requests(
+    no_leaks: None, tmp_path: Path, path: str, token: str, rates: dict[str, float]
+):
+    async with inside(tmp_path, tokens=Tokens(LINES), **rates) as registry:
+        await registry.join("g", 1, headers=bearer(JOIN))
+        await flood(registry, path, 40, token)
+        await registry.join("g", 1, headers=bearer(JOIN))
+        await registry.join("g", 2, headers=bearer(JOIN))
+
+
+async def test_who_may_join_keeps_no_listed_member_from_renewing_by_many_requests(no_leaks: None, tmp_path: Path):
+    async with inside(tmp_path, tokens=Tokens(LINES), rate_group=2.0) as registry:
+        await registry.join("g", 1, headers=bearer(JOIN))
+        await flood(registry, "/v1/groups/g/members", 40, JOIN)
+        await registry.join("g", 1, headers=bearer(JOIN))

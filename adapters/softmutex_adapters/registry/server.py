@@ -147,7 +147,9 @@ class RegistryServer:
         return answer
 
     async def _route(self, request: web.BaseRequest) -> Answer:
-        self._slow_down("address", source_of(request.remote or ""))
+        # A right token counts apart: strangers of its host, or behind the same proxy, shut out nobody who has one.
+        source, token = source_of(request.remote or ""), self.tokens.number(request.headers.get("Authorization", ""))
+        self._slow_down("address", f"{source} {token}")
         self._check_host(request)
         for route in self.routes:
             if match := route.pattern.fullmatch(request.path):
@@ -159,15 +161,21 @@ class RegistryServer:
             allowed = ", ".join(route.methods)
             raise Refused(405, f"{route.path} knows {allowed}", {"Allow": allowed})
         parts = match.groupdict()
-        if route.right:
-            self._check_right(request, route.right, parts.get("group", ""))
+        right = self._check_right(request, route.right, parts.get("group", "")) if route.right else Right.NONE
         if not GROUP.fullmatch(parts.get("group", "a")):
             raise Refused(400, f"a group's name looks like {wire.GROUP}")
         if not LEASE.fullmatch(parts.get("lease", "a" * 16)):
             raise Refused(400, f"a lease looks like {wire.LEASE}")
         if "group" in parts:
-            self._slow_down("group", parts["group"])
+            self._slow_down("group", self._counted_with(request, parts, right))
         return await handler(request, parts)
+
+    def _counted_with(self, request: web.BaseRequest, parts: Mapping[str, str], right: Right) -> str:
+        """Whose requests share a rate: each listed member has its own, so that nobody keeps it from renewing, and who
+        may only look has none of those who may join."""
+        lease, group = parts.get("lease") or request.query.get("lease", ""), self.hub.groups.get(parts["group"])
+        is_listed = group is not None and lease in group.entries
+        return f"{parts['group']} {lease if is_listed else right.name}"
 
     def _check_host(self, request: web.BaseRequest) -> None:
         host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
@@ -176,7 +184,7 @@ class RegistryServer:
             why = f"this registry is not called {host[:100]!r}, or a page of elsewhere asks. If it is: --host NAME"
             raise Refused(421, why)
 
-    def _check_right(self, request: web.BaseRequest, wanted: Right, group: str) -> None:
+    def _check_right(self, request: web.BaseRequest, wanted: Right, group: str) -> Right:
         right = self.tokens.right(request.headers.get("Authorization", ""), group)
         if not right:
             self.hub.counts["refused_tokens"] += 1
@@ -189,6 +197,7 @@ class RegistryServer:
             raise Refused(
                 403, f"this token may {right.name.lower()}, and this wants one that may {wanted.name.lower()}"
             )
+        return right
 
     def _slow_down(self, what: str, key: str) -> None:
         wait_s = self._rates[what].wait_s(key, self.hub.now())

@@ -69,18 +69,29 @@ class Tokens:
     def __bool__(self) -> bool:
         return bool(self._tokens)
 
+    def number(self, authorization: str) -> int:
+        """Which of them this is, whatever it may do; 0 where it is none."""
+        given = shown_in(authorization)
+        return max(
+            (number for number, one in enumerate(self._tokens, 1) if hmac.compare_digest(given, one[2])), default=0
+        )
+
     def right(self, authorization: str, group: str) -> Right:
         """What whoever shows this may do in `group`; "" for all groups."""
         if not self._tokens:
             return Right.ADMIN
-        kind, _, shown = authorization.partition(" ")
-        given = shown.strip().encode("utf-8", "surrogateescape") if kind.lower() == "bearer" else b""
+        given = shown_in(authorization)
         fits = [
             right
             for its_group, right, token in self._tokens
             if hmac.compare_digest(given, token) and (not its_group or its_group == group)
         ]
         return max(fits, default=Right.NONE)
+
+
+def shown_in(authorization: str) -> bytes:
+    kind, _, shown = authorization.partition(" ")
+    return shown.strip().encode("utf-8", "surrogateescape") if kind.lower() == "bearer" else b""
 
 
 def new_token() -> str:
