@@ -271,6 +271,15 @@ def test_two_registries_of_one_store_sign_with_one_key_or_the_second_does_not_st
     assert "--signing-key FILE" in run.stderr
 
 
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "null", "http://]", "//", "http://\u2100", "x" * 4000])
+async def test_an_odd_origin_is_one_of_elsewhere_and_no_mistake_of_the_registry(
+    no_leaks: None, tmp_path: Path, origin: str
+):
+    async with inside(tmp_path) as registry:
+        assert (await registry.call("GET", "/healthz", headers={"Origin": origin}))[0] == 421
+        assert registry.hub.counts["breakdowns"] == 0
+
+
 # --- floods ----------------------------------------------------------------------------------------------------------
 
 

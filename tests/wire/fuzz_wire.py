@@ -1,6 +1,6 @@
 """Looks for bytes that `decode` answers with anything but a frame or BadFrame, or that have a second spelling.
 
-    python tests/wire/fuzz_wire.py -use_value_profile=1 -max_total_time=20 [CORPUS ...]
+    python tests/wire/fuzz_wire.py -use_value_profile=1 --cpu 20 [CORPUS ...]
 
 Guided by coverage (atheris): an input that reaches a new branch is kept and changed further. It starts from the
 vectors, so that it need not find the magic bytes first; they are written to a directory of their own, which goes away.
@@ -18,6 +18,9 @@ from pathlib import Path
 
 import atheris
 import by_hand  # beside this file
+
+sys.path.append(str(Path(__file__).parent.parent.parent))
+from tests.fuzzing.limited import end_after_cpu_s
 
 with atheris.instrument_imports(include=["softmutex"]):
     from softmutex.core.codec import record
@@ -111,14 +114,16 @@ def write_seeds(directory: Path) -> None:
 
 
 def main() -> None:
-    flags = [argument for argument in sys.argv[1:] if argument.startswith("-")]
-    given = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+    arguments, begin = end_after_cpu_s(sys.argv[1:])
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    given = [argument for argument in arguments if not argument.startswith("-")]
     reproducing = any(Path(path).is_file() for path in given)
     with tempfile.TemporaryDirectory() as seeds:
         write_seeds(Path(seeds))
         child = os.fork()  # the fuzzer never returns, and would leave the directory behind
         if not child:
             corpora = given if reproducing else [*given, seeds]
+            begin()
             atheris.Setup([sys.argv[0], f"-max_len={MAX_FRAME + 8}", *flags, *corpora], one_input)
             atheris.Fuzz()
         _, status = os.waitpid(child, 0)

@@ -57,7 +57,11 @@ class Hosts:
 
     def is_elsewhere(self, origin: str, header: str) -> bool:
         """A page of `origin` asks. Only our own asks here, and browsers tell the origin of all others."""
-        return urlsplit(origin).netloc.lower() != header.lower() and not self._is_own_name(origin)
+        try:
+            place = urlsplit(origin).netloc
+        except ValueError:  # "http://["
+            return True
+        return place.lower() != header.lower() and not self._is_own_name(origin)
 
     def _is_own_name(self, origin: str) -> bool:
         """A proxy may have changed the header `Host`."""
