@@ -297,7 +297,7 @@ class Bounds(Laws):
         """Whether it went on untold for longer than B after they could talk."""
         if pair.talk_since is None or pair.judged:
             return
-        start = max(pair.at, pair.talk_since)
+        start, at = max(pair.at, pair.talk_since), min(at, pair.until)  # nodes of what is over may be parted, too
         if min(at, pair.told_at) - start > self._bound + self._vague:
             pair.judged = True
             untold = " and ".join(str(mine.node) for mine, _ in pair.ends() if not mine.told) or "one of them"

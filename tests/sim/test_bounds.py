@@ -107,6 +107,12 @@ def test_who_is_not_told_of_a_rival_within_the_bound_breaks_the_law_of_overlap()
     assert "was not told within the bound" in two_holders(Silent, **run).violations[0].what
 
 
+def test_who_is_parted_after_both_holds_were_over_did_not_overlap_until_then():
+    """The campaign told of nodes that "ran A beside" others for 12 s: the holds were over, and then one was cut off."""
+    run = {"op_s": 8.0, "laws": ("overlap",)}
+    assert not two_holders(Silent, faults=(Partition(12.0, 30.0, 0.5),), **run).violations
+
+
 def test_a_hold_that_is_cancelled_when_it_is_told_ends_at_once():
     result = two_holders(Selfish, on_lost="cancel", keep_holds=True)
     assert result.holds and all(hold.end - hold.start == 1_000_000 for hold in result.holds)
