@@ -211,6 +211,10 @@ STORIES = {
     "who was told, and has the token, is waited for": nemesis.draw(6020, (2, 16)),
     # ... and who knows nobody can leave its token to nobody.
     "who knows nobody takes its token along": nemesis.draw(6118, (2, 16)),
+    # Newcomers knew only newcomers at first: none of them had heard of the token, and one made a second.
+    "newcomers that know only newcomers make nothing": nemesis.draw(5048, (2, 16)),
+    # The only node that a newcomer knew left without an answer, and it believed that it was alone.
+    "whose only acquaintance left is not alone": nemesis.draw(4104, (2, 16)),
 }
 
 

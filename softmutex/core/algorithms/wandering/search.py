@@ -47,6 +47,7 @@ FEW: Final = 2  # probes to one of many: it is no loss if some do not answer
 GIVEN_UP: Final = PROBES + 1
 LATELY: Final = 2 * SECOND
 OUT_OF_SIGHT: Final = 5 * SECOND  # a doubted token waits so long for one whose holder is no member here
+NEW: Final = 4 * SECOND  # who came so lately and never heard of the token knows too few to say that there is none
 WAIT_FOR_HOME: Final = 4 * SECOND  # whom others call silent, and the group does not tell of
 GHOSTS: Final = 16
 GHOSTS_EVERY: Final = 4 * SECOND
@@ -571,7 +572,7 @@ class TokenSearches:
             self._again(search, SECOND // 4)  # it was on its way just now, or somebody who has it finds out more
         elif self._cut_off(search, answers):
             self._isolated(search)
-        elif search.refused and held is None:
+        elif held is None and (search.refused or self._is_new(slot)):
             self.ballots.release(slot, context.me)
             self._release(search)  # or two inquirers would renew theirs for ever
             self._again(
@@ -637,6 +638,12 @@ class TokenSearches:
         just_now = self.context.now - self.context.learned_at[search.slot] < FRESH
         return just_now or self.context.is_member(best.holder)
 
+    def _is_new(self, slot: int) -> bool:
+        """Others founded it, and those whom this node knows may be newcomers as well, or leave without an answer."""
+        context = self.context
+        knew_others = bool(context.gone) or not context.alone
+        return slot not in context.best and context.now - self.since < NEW and knew_others
+
     def _gives_way(self, held: HeldToken, moves: bool) -> bool:
         """A better one was heard of. It goes on being heard of, or is where this node cannot ask, which will change
         soon if the group was divided: two that each replace the other at once would both be used until then."""
@@ -670,7 +677,7 @@ class TokenSearches:
         held = self.here.by_slot.get(search.slot)
         if held is not None:
             self.here.tell(held, LostReason.ISOLATED)
-        if context.options.when_isolated != "proceed":
+        if context.options.when_isolated != "proceed" or (held is None and self._is_new(search.slot)):
             self.deafness.misses(tuple(node for node, tries in search.asked.items() if tries >= 0))
             self.deafness.say(search.slot)
             self._again(search, 2 * SECOND)
