@@ -23,7 +23,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -44,6 +44,13 @@ softmutex.runtime.keyfile softmutex.runtime.sessions softmutex.core.algorithms.w
 softmutex_adapters.memberships.local softmutex_adapters.memberships.static softmutex_adapters.transports.udp
 csv email.message encodings.idna concurrent.futures.thread pkgutil pwd zipfile
 """.split()  # noqa: SIM905
+# What one command alone needs is imported when that is asked for first.
+MODULES_OF = {
+    "registry": ["softmutex_adapters.registry.command", "softmutex_adapters.registry.sqlite_store", "uvloop"],
+    "status": ["softmutex.cli.status"],
+    "doctor": ["softmutex.cli.doctor"],
+    "init": ["softmutex.cli.init"],
+}
 IS_POSSIBLE = sys.platform.startswith("linux")
 OF_US = (
     "SOFTMUTEX_",
@@ -170,6 +177,12 @@ def run(words: Sequence[Any], *, timeout: float = 100.0, check: bool = False, **
 # --- the process that waits ------------------------------------------------------------------------------------------
 
 
+def import_all(names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(ImportError):  # it has another name by now: then whoever needs it imports it
+            import_module(name)
+
+
 def exactly(control: socket.socket, size: int) -> bytes:
     text = b""
     while len(text) < size:
@@ -188,6 +201,7 @@ def wait_for_orders(control: socket.socket) -> dict[str, Any] | None:
             return None
         size = int.from_bytes(head + exactly(control, HEAD - len(head)))
         order: dict[str, Any] = json.loads(exactly(control, size))
+        import_all(MODULES_OF.get(" ".join(order["words"][1:2]), []))
         said, says = os.pipe()
         middle = os.fork()
         if middle == 0:
@@ -231,9 +245,7 @@ def become(order: Mapping[str, Any], descriptors: Sequence[int]) -> None:
 
 
 def main() -> None:
-    for name in MODULES:
-        with suppress(ImportError):  # it has another name by now: then whoever needs it imports it
-            import_module(name)
+    import_all(MODULES)
     for role in plugins.Role:
         plugins.installed(role)
     gc.freeze()

@@ -16,6 +16,7 @@ import pytest
 from softmutex import AcquireTimeout, ConfigError, HoldLost, SoftMutexError
 from softmutex.client import Elsewhere, NoAgent, SoftMutex
 from softmutex.core.events import LostReason
+from tests import prepared
 from tests.agent.conftest import Agent, StartAgent
 from tests.cli.processes import PATIENCE_S, eventually, started
 
@@ -282,7 +283,7 @@ async def test_a_task_that_waits_asks_the_agent_that_comes_after(start_agent: St
 
 
 def waits(environ: dict[str, str]) -> bool:
-    shown = subprocess.run(
+    shown = prepared.run(
         [Path(sys.executable).with_name("softmutex"), "status", "-n", "x", "--json"],
         env=environ,
         capture_output=True,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from softmutex.client import SoftMutex
+from tests import prepared
 from tests.agent.conftest import SOFTMUTEX, Agent, Start, StartAgent
 from tests.cli.processes import PATIENCE_S, children_of, eventually, group_is_empty, read_number, started, state_of
 
@@ -44,7 +45,7 @@ def test_the_exit_code_is_exactly_the_commands(agent: Agent, run: Start, code: i
 def test_no_node_of_its_own_is_started(agent: Agent, run: Start, tmp_path: Path):
     run(HOLDS.format("holder"))
     read_number(tmp_path / "holder.pid")
-    shown = subprocess.run([SOFTMUTEX, "status", "--json"], capture_output=True, text=True).stdout
+    shown = prepared.run([SOFTMUTEX, "status", "--json"], capture_output=True, text=True).stdout
     assert shown.count('"address"') == 1
 
 

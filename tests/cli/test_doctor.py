@@ -21,6 +21,7 @@ from softmutex.cli.checks import CheckVerdict
 from softmutex.cli.survey import Survey, SurveyAnswer
 from softmutex.ports import Member
 from softmutex.testing import MemoryNetwork
+from tests import prepared
 from tests.adapters.certificates import make_certificates
 from tests.cli.processes import children_of, read_number, started
 from tests.runtime.group import node_on, shown, until
@@ -30,7 +31,7 @@ Findings = list[dict[str, str]]
 
 
 def examine(environ: dict[str, str], *flags: str, cwd: Path | None = None) -> tuple[int, dict[str, Any]]:
-    run = subprocess.run(
+    run = prepared.run(
         [SOFTMUTEX, "doctor", "--json", *flags], env=environ, cwd=cwd, capture_output=True, text=True, timeout=100
     )
     assert run.stderr == ""
@@ -64,7 +65,7 @@ def test_a_sound_place_passes(environ: dict[str, str]):
 
 
 def test_each_line_has_a_verdict(environ: dict[str, str]):
-    said = subprocess.run([SOFTMUTEX, "doctor"], env=environ, capture_output=True, text=True, timeout=100).stdout
+    said = prepared.run([SOFTMUTEX, "doctor"], env=environ, capture_output=True, text=True, timeout=100).stdout
     *findings, last = said.splitlines()
     assert all(line.split()[0] in ("ok", "warn", "fail", "->") for line in findings)
     assert last == "=> all is well"
@@ -236,7 +237,7 @@ def test_causes_are_told_apart_and_the_last_line_sums_up(environ: dict[str, str]
             "SOFTMUTEX_KEY_FILE": str(tmp_path / "group.key"),
         }
         code, report = examine(environ, "--slots", "2")
-        said = subprocess.run([SOFTMUTEX, "doctor"], env=environ, capture_output=True, text=True, timeout=100).stdout
+        said = prepared.run([SOFTMUTEX, "doctor"], env=environ, capture_output=True, text=True, timeout=100).stdout
     assert code == 1
     told = about(report, "members")
     assert f"{at[0]} does not answer" in told

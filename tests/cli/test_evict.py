@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import prepared
 from tests.cli.processes import PATIENCE_S, eventually, read_number, started
 from tests.cli.screen import at_terminal
 
@@ -39,7 +40,7 @@ def hold(tmp_path: Path, environ: dict[str, str]) -> Iterator[Hold]:
 
 
 def say(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([SOFTMUTEX, *words], env=environ, capture_output=True, text=True, cwd="/")
+    return prepared.run([SOFTMUTEX, *words], env=environ, capture_output=True, text=True, cwd="/")
 
 
 def status(environ: dict[str, str]) -> Any:

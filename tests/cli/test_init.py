@@ -17,6 +17,7 @@ import pytest
 
 from softmutex.runtime.config import resolve
 from softmutex.runtime.sealing import read_keys
+from tests import prepared
 from tests.cli.processes import eventually, started
 from tests.faults.lan import lan
 
@@ -25,7 +26,8 @@ SOFTMUTEX = Path(sys.executable).with_name("softmutex")
 
 def init(where: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [SOFTMUTEX, "init", "--directory", where, *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=where.parent)
+    done: subprocess.CompletedProcess[str] = prepared.run(command, capture_output=True, text=True, cwd=where.parent)
+    return done
 
 
 @pytest.fixture
@@ -228,14 +230,14 @@ def test_the_file_is_looked_for_in_the_users_and_the_systems_directory(tmp_path:
     ],
 )
 def test_who_would_meet_nobody_is_told(tmp_path: Path, more: dict[str, str], why: str):
-    subprocess.run([SOFTMUTEX, "key", "new", tmp_path / "group.key"], check=True, capture_output=True)
+    prepared.run([SOFTMUTEX, "key", "new", tmp_path / "group.key"], check=True, capture_output=True)
     own = {name: value for name, value in os.environ.items() if not name.startswith("SOFTMUTEX_")}
     group = f"init-{secrets.token_hex(8)}"  # others meet in the default one, and `tmp_path` has this name everywhere
     environ = {**own, "SOFTMUTEX_AGENT": "off", "SOFTMUTEX_GROUP": group}
     environ |= {name: value.replace("KEY", str(tmp_path / "group.key")) for name, value in more.items()}
-    done = subprocess.run(
+    done = prepared.run(
         [SOFTMUTEX, "run", "-n", group, "--", "true"], env=environ, capture_output=True, text=True, cwd="/"
     )
     assert (done.returncode, why in done.stderr) == (0, True), done.stderr
     quiet = [SOFTMUTEX, "run", "-q", "-n", group, "--", "true"]
-    assert subprocess.run(quiet, env=environ, capture_output=True, text=True, cwd="/").stderr == ""
+    assert prepared.run(quiet, env=environ, capture_output=True, text=True, cwd="/").stderr == ""

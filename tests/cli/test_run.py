@@ -119,7 +119,7 @@ def test_the_next_one_is_in_soon_after_the_holder_has_ended(start: Start, holder
     began = time.monotonic()
     holder.process.terminate()
     assert waiter.ends() == 0
-    assert time.monotonic() - began < 20  # long before it would ask again, or take the holder for dead
+    assert time.monotonic() - began < 60  # long before it would ask again, or take the holder for dead
 
 
 def test_the_command_sees_what_it_holds_and_its_epoch(start: Start, environ: dict[str, str]):

@@ -14,6 +14,7 @@ import pytest
 
 from softmutex import Node
 from softmutex.cli import status
+from tests import prepared
 from tests.cli.processes import children_of, eventually, read_number, started, state_of
 from tests.cli.screen import at_terminal
 from tests.runtime.group import until
@@ -23,12 +24,10 @@ SOFTMUTEX = Path(sys.executable).with_name("softmutex")
 
 async def ask(environ: dict[str, str], *flags: str) -> Any:
     """What `softmutex status --json` prints."""
-    process = await asyncio.create_subprocess_exec(
-        SOFTMUTEX, "status", "--json", *flags, env=environ, stdout=subprocess.PIPE
-    )
-    said, _ = await process.communicate()
-    assert process.returncode == 0
-    return json.loads(said)
+    command = [SOFTMUTEX, "status", "--json", *flags]
+    done = await asyncio.to_thread(prepared.run, command, env=environ, stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0
+    return json.loads(done.stdout)
 
 
 def local(environ: dict[str, str]) -> dict[str, str]:
@@ -141,17 +140,15 @@ HOSTILE = "n\x1b[2J\nx"
 async def test_a_name_cannot_write_to_the_terminal_of_who_looks(no_leaks: None, environ: dict[str, str]):
     async with Node(name=HOSTILE, **local(environ)) as node, node.mutex(HOSTILE):
         for command in (["status"], ["doctor"], ["key", "list", "--members"]):
-            process = await asyncio.create_subprocess_exec(
-                SOFTMUTEX, *command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-            said = (await process.communicate())[0].decode()
+            streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+            said = (await asyncio.to_thread(prepared.run, [SOFTMUTEX, *command], env=environ, **streams)).stdout
             assert r"n\x1b[2J\nx" in said
             assert "\x1b" not in said and "\nx" not in said
         assert (await ask(environ))["nodes"][0]["name"] == HOSTILE
 
 
 def say(environ: dict[str, str], *flags: str) -> tuple[int, str, str]:
-    run = subprocess.run([SOFTMUTEX, "status", *flags], env=environ, capture_output=True, text=True, timeout=100)
+    run = prepared.run([SOFTMUTEX, "status", *flags], env=environ, capture_output=True, text=True, timeout=100)
     return run.returncode, run.stdout, run.stderr
 
 
@@ -192,7 +189,7 @@ def test_where_nobody_answers_it_does_not_say_that_nothing_is_in_use(
 
 def test_the_keys_of_members_of_whom_none_answers_are_not_none(environ: dict[str, str]):
     command = [SOFTMUTEX, "key", "list", "--members", "--insecure", "--membership", "static://127.0.0.1:1"]
-    run = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
+    run = prepared.run(command, env=environ, capture_output=True, text=True, timeout=100)
     assert run.returncode == 69
     assert "nobody answered: 1 member is listed" in run.stdout and "in use:" not in run.stdout
 

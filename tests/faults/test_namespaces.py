@@ -13,7 +13,7 @@ from tests.faults.harness import Worker, assert_alone, group, overlaps, settles,
 pytestmark = pytest.mark.needs("root", "netns", "nft")
 
 REPLACED_S = 60.0
-NEWS_S = 30.0
+NEWS_S = 60.0
 
 
 class Hosts:

@@ -11,7 +11,7 @@ from tests.faults.harness import Worker, assert_alone, group, overlaps, settles,
 from tests.faults.relay import Relay, Weather
 
 REPLACED_S = 60.0
-NEWS_S = 30.0
+NEWS_S = 60.0
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 from tests.faults.harness import PATIENCE_S, Worker, assert_alone, group, overlaps, settles, stays, take_turns
 
 REPLACED_S = 60.0  # a silent holder is replaced; about 3 s on a quiet machine
-NEWS_S = 30.0  # the one that comes back learns of it
+NEWS_S = 60.0  # the one that comes back learns of it
 
 
 def until_counted(workers: Sequence[Worker], overlaps_of_each: list[int]) -> list[dict[str, Any]]:

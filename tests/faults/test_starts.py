@@ -1,9 +1,7 @@
 """Starts under bad conditions: a port that is taken, peers that do not answer, everybody at once."""
 
-import asyncio
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from softmutex import Node, SoftMutexError
 from softmutex.ports import CannotOpen
+from tests import prepared
 from tests.faults.harness import assert_alone, group, stays
 from tests.ports import free_port
 
@@ -32,7 +31,7 @@ def test_softmutex_run_says_69_where_the_port_is_in_use(tmp_path: Path):
         stranger.bind(("127.0.0.1", 0))
         port = stranger.getsockname()[1]
         flags = ["--transport", f"udp://127.0.0.1:{port}", "--membership", f"local://?directory={tmp_path}/runtime"]
-        run = subprocess.run(
+        run = prepared.run(
             [SOFTMUTEX, "run", "-n", "x", *flags, "--", "touch", tmp_path / "ran"], capture_output=True, text=True
         )
     assert run.returncode == 69
@@ -79,12 +78,10 @@ def test_many_that_start_at_the_same_moment_make_one_token(tmp_path: Path):
     assert_alone(seen)
 
 
-async def test_many_commands_that_start_at_the_same_moment_run_one_at_a_time(tmp_path: Path):
+def test_many_commands_that_start_at_the_same_moment_run_one_at_a_time(tmp_path: Path):
     """As cron does it on the hour."""
     environ = {**os.environ, "SOFTMUTEX_MEMBERSHIP": f"local://?directory={tmp_path}/runtime"}
     script = f"mkdir {tmp_path}/inside || exit 99; sleep 0.01; rmdir {tmp_path}/inside"
-    runs = [
-        await asyncio.create_subprocess_exec(SOFTMUTEX, "run", "-n", "x", "--", "sh", "-c", script, env=environ)
-        for _ in range(16)
-    ]
-    assert [await run.wait() for run in runs] == [0] * 16
+    command = [SOFTMUTEX, "run", "-n", "x", "--", "sh", "-c", script]
+    runs = [prepared.Popen(command, env=environ) for _ in range(16)]
+    assert [run.wait(100) for run in runs] == [0] * 16

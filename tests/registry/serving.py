@@ -13,10 +13,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 from softmutex.ports import Member
+from tests import prepared
 from tests.adapters.certificates import make_certificates
 from tests.ports import free_port
 
-START_S = 20.0
+START_S = 100.0
 
 
 class Served:
@@ -57,10 +58,10 @@ class Served:
         return f"registry+{self.base}/{group}" + (f"?{query}" if query else "")
 
     def start(self) -> None:
-        command = [sys.executable, "-c", "import sys; from softmutex.cli import main; sys.exit(main())", "registry"]
+        command = [str(prepared.SOFTMUTEX), "registry"]
         command += ["--listen", f"127.0.0.1:{self.port}", "--store", self.store, *self._options]
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = prepared.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         with self.process.stdout as said:
             line = said.readline()

@@ -38,15 +38,18 @@ async def test_the_description_names_every_endpoint_and_no_other(tmp_path: Path)
     assert {(path, method) for path, told in paths.items() for method in told.keys() - {"parameters"}} == served
 
 
-@pytest.mark.parametrize("has_token", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_every_endpoint_holds_what_its_description_promises(tmp_path: Path, has_token: bool):
+@pytest.mark.parametrize(
+    ("has_token", "examples"),
+    [(True, 4), *(pytest.param(has_token, 15, marks=pytest.mark.slow) for has_token in (True, False))],
+)
+def test_every_endpoint_holds_what_its_description_promises(tmp_path: Path, has_token: bool, examples: int):
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
     limits = ["--rate-address", "100000", "--rate-group", "100000"]
     registry = Served(tmp_path, *limits, tokens=[f"admin {TOKEN}"] if has_token else [])
     registry.start()
     try:
         command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{registry.base}/openapi.json"]
-        command += ["--max-examples", "15", "--seed", "1", "--request-timeout", "60", "--no-color"]
+        command += ["--max-examples", str(examples), "--seed", "1", "--request-timeout", "60", "--no-color"]
         command += ["--phases", "examples,coverage,fuzzing", "--generation-database", "none"]
         command += ["-H", f"Authorization: Bearer {TOKEN}"] if has_token else []
         run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)

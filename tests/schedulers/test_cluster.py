@@ -104,7 +104,7 @@ def test_a_worker_that_dies_loses_nothing(scheduler: str, tmp_path: Path):
     [
         ["check", "--seeds", "2", "--nodes", "2:3", "--shrink-for", "0", "--json"],
         ["compare", "--algorithms", "central,wandering", "--entries", "20", "--nodes", "3", "--json"],
-        ["reproduce", "003-searches", "--quick", "--json"],
+        pytest.param(["reproduce", "003-searches", "--quick", "--json"], marks=pytest.mark.slow),  # 9 s of computing
     ],
     ids=lambda words: words[0],
 )
