@@ -59,7 +59,7 @@ def page() -> str:
 def own_messages() -> Mapping[int, type]:
     """Those of this package, by number."""
     role = plugins.Role.ALGORITHM
-    own = [name for name, entry in plugins.installed(role).items() if entry.dist and entry.dist.name == "softmutex"]
+    own = [name for name, entry in plugins.installed(role).items() if entry.value.startswith("softmutex.")]
     numbers = {*HANDOVER, *OF_NODE, *(number for name in own for number in plugins.algorithm(name).messages)}
     return {number: cls for number, cls in wire.kinds().items() if number in numbers}
 

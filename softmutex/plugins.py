@@ -16,21 +16,18 @@ An instance is accepted wherever a URL is. A package registers its own in `pypro
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from softmutex.core import wire
 from softmutex.core.errors import ConfigError
 from softmutex.core.machine import Algorithm
+from softmutex.entries import RegisteredEntry, entries
 from softmutex.ports import Membership, Observer, Transport
 from softmutex.saying import logger
 from softmutex.urls import without_secrets
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 P = TypeVar("P")
 
@@ -49,18 +46,9 @@ class Role(StrEnum):
 
 
 @cache
-def _registered() -> Any:  # `EntryPoints`; under 3.11 another class with the same `select`
-    """By all packages, for all roles: one look through what is installed, where one a role takes four times as long."""
-    from importlib.metadata import entry_points  # slow to import
-
-    return entry_points()
-
-
-@cache
-def installed(role: Role) -> Mapping[str, EntryPoint]:
+def installed(role: Role) -> Mapping[str, RegisteredEntry]:
     """What is installed of a role, by name, in alphabetical order. Looked up once a process."""
-    found = {entry.name: entry for entry in _registered().select(group=role.group)}
-    return dict(sorted(found.items()))
+    return dict(sorted(entries(role.group).items()))
 
 
 @cache
@@ -135,6 +123,8 @@ def _names(role: Role) -> str:
 
 
 def _explain_unknown(role: Role, name: str) -> str:
+    import difflib  # slow to import
+
     near = difflib.get_close_matches(name, installed(role), n=1)
     remedy = f"Did you mean {near[0]!r}?" if near else _how_to_install(name)
     return (

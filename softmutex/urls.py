@@ -12,7 +12,6 @@ unnoticed. So an adapter takes its options one by one, and `finish` looks at wha
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import re
 from contextlib import suppress
@@ -97,6 +96,8 @@ class Url:
         if not self._left:
             return
         unknown = next(iter(self._left))
+        import difflib  # slow to import
+
         near = difflib.get_close_matches(unknown, self._taken, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         known = ", ".join(sorted(self._taken)) or "none"

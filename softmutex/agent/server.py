@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -141,7 +141,7 @@ class Server:
             wish = wish_of(want)
             self._name(wish.name, user)
             mine = self._node.settings().for_mutex(wish.name, {})
-            return replace(wish, keywords=user.check(mine, wish.keywords), purpose=user.words_of(wish.purpose))
+            return wish._replace(keywords=user.check(mine, wish.keywords), purpose=user.words_of(wish.purpose))
         except TooMuch as error:
             link.send(pack("failed", code=NOT_ACQUIRED, error="limit", why=str(error)))
         except (ConfigError, TypeError, ValueError) as error:

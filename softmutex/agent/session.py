@@ -20,8 +20,8 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from softmutex import AcquireTimeout, ConfigError, Hold, Isolated, Node, NodeClosed, SoftMutex, SoftMutexError
 from softmutex.agent.groups import kill_group, outlast_group
@@ -40,14 +40,13 @@ PROCESS_MOST = 2**31 - 1  # what the kernel takes for a number of processes
 log = logger("agent")
 
 
-@dataclass(frozen=True, slots=True)
-class JobWish:
+class JobWish(NamedTuple):
     name: str
     keywords: Mapping[str, Any]  # of the mutex
     timeout_s: float | None
     said_s: float | None = None  # the time limit as the job's user gave it, of which `timeout_s` is left
     on_overrun: str = "warn"  # warn, cancel (the job is asked to end) or release (others are let in beside it)
-    trace: Mapping[str, str] = field(default_factory=dict)  # of the job's span (traced.py)
+    trace: Mapping[str, str] = MappingProxyType({})  # of the job's span (traced.py)
     since_s: float | None = None  # since 1970: when the job began to wait, maybe at another agent
     keep_s: float = 0.0  # how long its place is kept when it gives up
     purpose: str | None = None  # what others are shown of it; this process' own where it is not said
@@ -236,9 +235,9 @@ class JobSession:
         policy, said = hold._policy, self._wish.keywords
         if "max_hold" in said:
             limit_s = said["max_hold"]
-            policy = replace(policy, max_hold=None if limit_s is None else from_seconds(limit_s))
+            policy = policy._replace(max_hold=None if limit_s is None else from_seconds(limit_s))
         if self._wish.on_overrun == "release":
-            policy = replace(policy, on_overrun="release")
+            policy = policy._replace(on_overrun="release")
         hold._purpose = purpose_of(policy.purpose)  # the claim was another job's once
         if policy is not hold._policy and hold._local is not None:
             hold._local.bind(hold, policy)

@@ -24,8 +24,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from softmutex.core.errors import AcquireTimeout, ConfigError, SoftMutexError
 from softmutex.runtime.config import Settings
@@ -54,8 +53,7 @@ class TooMuch(SoftMutexError):
     """One user has all that an agent gives to one user."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     jobs: int = 256
     turns: int = 64
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 try:
     import argparse
+    import gc
     import os
     import re
     import sys
@@ -26,6 +27,8 @@ except KeyboardInterrupt:  # before `main` is there to say so
     raise SystemExit(130) from None
 
 USAGE, DATA, INTERRUPTED, BROKEN_PIPE = 64, 65, 130, 141
+
+SELDOM = 20_000  # what is imported is no garbage: to look for some each 700 objects takes a tenth of a start
 
 BY_ENTRY_POINT = "softmutex.commands"  # the group in which an adapter registers its module, under the command's name
 
@@ -98,6 +101,8 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:  # it is the whole process
+        gc.set_threshold(SELDOM, 10, 10)
     try:
         return _dispatch(words)
     except Mistake as mistake:
@@ -137,12 +142,12 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _registered(name: str) -> Any:
-    from importlib.metadata import entry_points  # slow to import
+    from softmutex.entries import entries
 
-    found = entry_points(group=BY_ENTRY_POINT, name=name)
-    if not found:
+    found = entries(BY_ENTRY_POINT).get(name)
+    if found is None:
         raise Mistake(f"softmutex: the command {name!r} is not installed. Install softmutex again, whole")
-    return next(iter(found)).load()
+    return found.load()
 
 
 def _overview() -> str:

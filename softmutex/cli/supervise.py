@@ -33,10 +33,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, auto
 from types import FrameType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from softmutex.agent.groups import KILL_PATIENCE_S, LOOK_EVERY_S, SWEEP_EVERY_S, is_gone, is_out_of_reach, out_of_reach
 from softmutex.agent.link import NOT_STARTED, Lines, Message, pack
@@ -60,8 +59,7 @@ class State(Enum):
     LEAVING = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """What is to be run, and how. `environ` gives the command's environment for the epoch and the trace of its hold."""
 
     argv: Sequence[str]
@@ -75,8 +73,7 @@ class Job:
     show: Callable[[str], None] = lambda text: None  # who is in the way, in one line that the next one replaces
 
 
-@dataclass(frozen=True, slots=True)
-class CommandOutcome:
+class CommandOutcome(NamedTuple):
     code: int
     by_sigint: bool = False
     had_terminal: bool = False

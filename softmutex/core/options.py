@@ -11,7 +11,6 @@ float, a str, one of a StrEnum, or None beside one of these.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 from collections.abc import Mapping
@@ -47,6 +46,8 @@ class Options:
         known = [each.name for each in fields(cls)]
         for name in given:
             if name not in known:
+                import difflib  # slow to import
+
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"Did you mean {near[0]!r}?" if near else "Leave it out."
                 there = ", ".join(sorted(known)) or "none"

@@ -17,7 +17,7 @@ import inspect
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from softmutex.core.errors import HoldLost, SoftMutexError
 from softmutex.front import UNSET, Threads, Unset, limit_of
@@ -29,7 +29,9 @@ from softmutex.runtime.hold import refuse_in_child
 from softmutex.runtime.mutex import MutexBase
 from softmutex.runtime.node import RunningNode
 from softmutex.saying import logger
-from softmutex.seen import MutexSeen, PastSeen
+
+if TYPE_CHECKING:
+    from softmutex.seen import MutexSeen, PastSeen
 
 log = logger("hold")
 

@@ -33,10 +33,10 @@ from softmutex.runtime.statistics import Peer
 from softmutex.runtime.timers import Timers
 from softmutex.runtime.whom import cut, of_this_process, shown_past, shown_uses
 from softmutex.saying import logger
-from softmutex.seen import MutexSeen, PastSeen, dictionaries, past_of, picture
 
 if TYPE_CHECKING:
     from softmutex.runtime.identity import Vouching
+    from softmutex.seen import MutexSeen, PastSeen
 
 log = logger("hold")
 
@@ -272,11 +272,15 @@ class Lookout:
         return self.seen(mutex, asked)
 
     def seen(self, mutex: str, asked: Round) -> MutexSeen:
+        from softmutex.seen import picture  # who only holds does without
+
         answers = {self.node.id: self.uses(mutex), **asked.answers}
         return picture(mutex, answers, [self.node.call(id) for id in asked.missing], time.time())
 
     async def history(self, mutex: str, limit_s: float = PATIENCE_S) -> tuple[PastSeen, ...]:
         """The last holds that members remember, the oldest first."""
+        from softmutex.seen import dictionaries, past_of
+
         asked = await self.ask_each(mutex, lambda _, nonce: Look(nonce, True), self.whom(mutex), limit_s)
         told = [self.past(mutex), *(each for each in asked.answers.values() if isinstance(each, dict))]
         found = [past_of(one, time.time()) for each in told for one in dictionaries(each.get("past"))]

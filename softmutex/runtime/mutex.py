@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from softmutex.core.events import SECOND
 from softmutex.core.names import check_name
@@ -35,7 +35,9 @@ from softmutex.runtime.node import RunningNode
 from softmutex.runtime.options import OneShotOptions, read_one_shot_options
 from softmutex.runtime.statistics import MutexStatistics
 from softmutex.runtime.terms import Plan, plan
-from softmutex.seen import MutexSeen, PastSeen
+
+if TYPE_CHECKING:
+    from softmutex.seen import MutexSeen, PastSeen
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,11 +11,9 @@ What a type checker has to read stands here as written, without `from __future__
 are looked at while the program runs, and a string would have to be evaluated for that.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, NoReturn, TypeAlias, TypedDict, get_args
 
 from softmutex.core.errors import ConfigError
 from softmutex.urls import without_secrets
@@ -47,8 +45,7 @@ WhenIsolated: TypeAlias = Literal["wait", "proceed", "raise"]
 PREFIX: Final = "SOFTMUTEX_"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     read: Callable[[Any], Any]
     default: Any
     help: str
@@ -223,7 +220,7 @@ TIMING: Final = {
 def declared(options: Any, of: str) -> list[Setting]:
     """Those of the keywords that are settings, with their names."""
     return [
-        replace(each, name=name, of=of)
+        each._replace(name=name, of=of)
         for name, kind in options.__annotations__.items()
         for each in get_args(kind)
         if isinstance(each, Setting)
@@ -235,7 +232,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     for each in (
         *declared(NodeOptions, "node"),
         *declared(MutexOptions, "mutex"),
-        *(replace(each, name=f"timing.{name}", of="timing") for name, each in TIMING.items()),
+        *(each._replace(name=f"timing.{name}", of="timing") for name, each in TIMING.items()),
     )
 }
 # What a job may tell an agent of the mutex; what it leaves out is as the agent has it.
@@ -268,7 +265,7 @@ def read(given: Mapping[str, Any], options: Any) -> dict[str, Any]:
     result = {name: value for name, value in given.items() if name not in ("timing", "config")}
     timing = given.get("timing")
     if timing is not None:
-        result |= {f"timing.{each.name}": getattr(timing, each.name) for each in fields(timing)}
+        result |= {f"timing.{name}": getattr(timing, name) for name in TIMING}
     values = {
         name: read_one(SETTINGS[name], value, "keyword")
         for name, value in result.items()
@@ -300,6 +297,8 @@ def refuse_strangers(given: Mapping[str, Any], options: Any) -> None:
 
 
 def refuse_unknown(name: str, known: Iterable[str], where: str, what: str) -> NoReturn:
+    import difflib  # slow to import
+
     options = sorted(known)
     near = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(options)}."

@@ -41,11 +41,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESSIV
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
 from softmutex.core import epochs
 from softmutex.core.errors import BadFrame, ConfigError, NodeClosed
 from softmutex.core.events import NOBODY, Instant, NodeId
@@ -74,10 +69,10 @@ from softmutex.runtime.replays import Replays
 from softmutex.runtime.sessions import SHOWN, Session
 
 if TYPE_CHECKING:
+    from softmutex.runtime.ciphers import AESSIV
     from softmutex.runtime.identity import IdentityVerdict, Vouching
 
 KEY_SIZE = 32
-SUB_KEY_SIZE = 64  # one half authenticates, the other encrypts
 SIGNATURE_SIZE = 64
 PING_SIZE = SMALLEST + 8 + TAG_SIZE  # nobody is asked for a proof with more bytes than it sent
 AHEAD_A_SECOND = 10  # senders of frames that were opened before are told so, at most
@@ -201,6 +196,18 @@ def signed_part(body: bytes) -> int:
     return size
 
 
+def _cipher_of(secret: bytes, salt: bytes, info: bytes) -> AESSIV:
+    from softmutex.runtime.ciphers import cipher_of  # brings `cryptography` along
+
+    return cipher_of(secret, salt, info)
+
+
+def _wrong_tag() -> type[Exception]:
+    from softmutex.runtime.ciphers import InvalidTag
+
+    return InvalidTag
+
+
 # --- the doors ------------------------------------------------------------------------------------------------------
 
 
@@ -299,7 +306,7 @@ class Sealer(_Door):
         self._use = ring.use
         self.is_right = False
         self.key_ids = (ring.use, *(number for number in ring.keys if number != ring.use))
-        self._mine = self._derive(ring.use, self.me)
+        self._mine: AESSIV | None = None  # made with the first frame that is sealed
 
     def serve(self, members: Collection[NodeId], now: Callable[[], Instant]) -> None:
         super().serve(members, now)
@@ -311,7 +318,11 @@ class Sealer(_Door):
 
     def _derive(self, key: int, sender: NodeId) -> AESSIV:
         info = key.to_bytes() + sender.to_bytes(8) + self._group
-        return AESSIV(HKDF(SHA256(), SUB_KEY_SIZE, salt=_SALT, info=info).derive(self._keys[key]))
+        return _cipher_of(self._keys[key], _SALT, info)
+
+    def _seal_first(self) -> AESSIV:
+        self._mine = self._derive(self._use, self.me)
+        return self._mine
 
     def _new_cipher(self, key: int, sender: NodeId) -> AESSIV:
         """Kept for those who have been heard: strangers cannot push these out."""
@@ -332,7 +343,7 @@ class Sealer(_Door):
         if counter >= PAIRED:
             raise UnfitForWire(f"counter {counter}: this life has sealed all that it can.")
         self._counter = counter + 1
-        cipher = self._mine
+        cipher = self._mine or self._seal_first()
         if self.vouching is not None:
             session = self.vouching.sessions.get(frame.receiver)
             if session is not None and session.is_known_there and type(frame.message) not in OPENINGS:
@@ -364,10 +375,10 @@ class Sealer(_Door):
             body = cipher.decrypt(data[HEADER_SIZE:], [header])
             begin = signed_part(body) if number & SIGNED else 0
             frame = read_body(sender, body, begin)
-        except InvalidTag:
-            return self._refuse(Refusal.FORGED, "sealed with another key or for another group, or changed on the way")
         except BadFrame as error:
             return self._refuse_bad(error)
+        except _wrong_tag():
+            return self._refuse(Refusal.FORGED, "sealed with another key or for another group, or changed on the way")
         if (frame.receiver != self.me or sender == self.me) and (misplaced := self._misplaced(frame)):
             return misplaced
         verdict = None
@@ -396,7 +407,7 @@ class Sealer(_Door):
         try:
             body = cipher.decrypt(data[HEADER_SIZE:], [data[:HEADER_SIZE]]) if cipher is not None else b""
             frame = read_body(sender, body, signed_part(body) if number & SIGNED else 0)
-        except (InvalidTag, BadFrame):
+        except (BadFrame, _wrong_tag()):
             return refused
         if frame.receiver != self.me or isinstance(frame.message, Ahead | Bye):
             return refused
@@ -417,7 +428,7 @@ class Sealer(_Door):
             halves = own + session.half if sender == self.me else session.half + own
             info = key.to_bytes() + sender.to_bytes(8) + receiver.to_bytes(8) + halves + self._group
             secret = self._keys[key] + session.shared
-            cipher = AESSIV(HKDF(SHA256(), SUB_KEY_SIZE, salt=_PAIR_SALT, info=info).derive(secret))
+            cipher = _cipher_of(secret, _PAIR_SALT, info)
             if len(self._pair_ciphers) >= 2 * CIPHERS_KEPT:
                 del self._pair_ciphers[next(iter(self._pair_ciphers))]
             self._pair_ciphers[name] = cipher

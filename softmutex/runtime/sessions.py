@@ -26,8 +26,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Container
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-
 from softmutex.core.events import NodeId
 
 HALF = 32
@@ -48,6 +46,9 @@ class Session:
 
 class Sessions:
     def __init__(self) -> None:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+        self._read_half = X25519PublicKey.from_public_bytes
         self._own = X25519PrivateKey.generate()
         self.half = self._own.public_key().public_bytes_raw()
         self._mark = mark(self.half)
@@ -89,7 +90,7 @@ class Sessions:
     def _agree(self, half: bytes) -> bytes:
         """Nothing where the half is one of the few that agree with everything on nothing."""
         try:
-            return self._own.exchange(X25519PublicKey.from_public_bytes(half))
+            return self._own.exchange(self._read_half(half))
         except ValueError:
             return b""
 

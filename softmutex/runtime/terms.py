@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from softmutex import plugins
 from softmutex.core.errors import ConfigError
@@ -91,8 +91,7 @@ def times(timing: Timing) -> tuple[Duration, int, Duration | None, Duration | No
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     timeout_s: float | None = None
     max_hold: Duration | None = None
     on_overrun: str | Callable[..., Any] = "warn"
@@ -105,8 +104,7 @@ class Policy:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """One mutex as one application wants it."""
 
     name: str
@@ -156,7 +154,7 @@ def gate_of(name: str, terms: Terms, policy: Policy, options: Mapping[str, Any])
         raise ConfigError(f"the mutex {name!r}: a hold of weight {weight} never fits, for {limit}.")
     one = {key: value for key, value in options.items() if key != "each"}
     terms = replace(terms, slots=1, options=json.dumps(one, sort_keys=True) if one else "")
-    return Plan(gate_name(name), terms, replace(policy, max_hold=None, weight=None))
+    return Plan(gate_name(name), terms, policy._replace(max_hold=None, weight=None))
 
 
 def gate_name(name: str) -> str:

@@ -28,7 +28,6 @@ W5  However it ends, at the gate, while collecting or held: nothing of it stays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from softmutex.core.errors import AcquireTimeout, SoftMutexError
@@ -80,7 +79,7 @@ class Weighing:
         self._node = crossing.node
         self._local = local
         self._gate = gate
-        self._policy = replace(claim._policy, max_hold=None, on_lost="continue", on_overrun="warn", weight=None)
+        self._policy = claim._policy._replace(max_hold=None, on_lost="continue", on_overrun="warn", weight=None)
         self._others = (claim._policy.weight or 1) - 1
         self._parts: list[Part] = []  # granted: the gate first
         self._asking: Part | None = None

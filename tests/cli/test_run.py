@@ -390,3 +390,24 @@ def test_settings_come_from_the_environment_and_the_file_too(start: Start, envir
     (tmp_path / "softmutex.toml").write_text("[mutex.x]\nmax_hold = 0.2\n")
     run = start("exec sleep 60", env={**environ, "SOFTMUTEX_ON_OVERRUN": "cancel"})
     assert run.ends() == 128 + signal.SIGTERM
+
+
+def test_who_meets_nobody_imports_only_what_it_needs(environ: dict[str, str], tmp_path: Path):
+    """In the process of the node, which is forked: its modules are written down before it ends."""
+    code = (
+        "import os, sys\n"
+        "from softmutex.cli import agent, main\n"
+        "serve = agent.serve\n"
+        "def written(*arguments):\n"
+        "    serve(*arguments)\n"
+        "    open(sys.argv[1], 'w').write(' '.join(sys.modules))\n"
+        "agent.serve = written\n"
+        "sys.exit(main(['run', '-n', 'x', '--no-agent', '--', 'true']))\n"
+    )
+    said = tmp_path / "modules"
+    command = [sys.executable, "-c", code, str(said)]
+    subprocess.run(command, env=environ, timeout=100, check=True, capture_output=True)
+    modules = set(said.read_text().split())
+    assert "softmutex.core.algorithms.wandering.machine" in modules, "that was the node's process"
+    heavy = "cryptography aiohttp opentelemetry email difflib importlib.metadata tomllib uuid zipfile softmutex.seen"
+    assert not modules & set(heavy.split())

@@ -14,7 +14,7 @@ IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 # Sweeps are for `softmutex sim check --scenario all`. One seed of all faults takes 3 s, with all algorithms 20.
 SEEDS = 200 if os.environ.get("SOFTMUTEX_DEEP") else 40 if IN_CI else 6
 INSTALLED = plugins.installed(plugins.Role.ALGORITHM)
-OTHERS = [name for name, entry in INSTALLED.items() if entry.dist and entry.dist.name == "softmutex"]
+OTHERS = [name for name, entry in INSTALLED.items() if entry.value.startswith("softmutex.")]
 OTHERS.remove("wandering")
 
 

@@ -22,7 +22,11 @@ TYPICAL = {"u64": 0x0123456789ABCDEF, "i64": 1_700_000_000_123_456_789, "varint"
 
 def own_messages() -> dict[int, type]:
     """Those of this package, by number: another one may be installed beside it, and bring its own."""
-    own = [name for name, entry in plugins.installed(plugins.Role.ALGORITHM).items() if entry.dist.name == "softmutex"]
+    own = [
+        name
+        for name, entry in plugins.installed(plugins.Role.ALGORITHM).items()
+        if entry.value.startswith("softmutex.")
+    ]
     numbers = {*HANDOVER, *OF_NODE, *(number for name in own for number in plugins.algorithm(name).messages)}
     return {number: cls for number, cls in kinds().items() if number in numbers}
 

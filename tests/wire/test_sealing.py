@@ -15,7 +15,7 @@ from softmutex.core import wire
 from softmutex.core.errors import NodeClosed
 from softmutex.core.messages import Accept, Bye, Challenge, Done, Hello, Offer, Ping, Pong, Withdraw
 from softmutex.core.wire import HEADER_SIZE, MAX_FRAME, TAG_SIZE, Frame, UnfitForWire
-from softmutex.runtime import sealing
+from softmutex.runtime import ciphers
 from softmutex.runtime.replays import WINDOW
 from softmutex.runtime.sealing import KeyRing, Refusal, Refused, Sealer, Unsealed, key_id
 from tests.limits import limit, lower
@@ -422,7 +422,7 @@ def derived(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         made.append(info)
         return HKDF(*how, info=info, **more)
 
-    monkeypatch.setattr(sealing, "HKDF", deriving)
+    monkeypatch.setattr(ciphers, "HKDF", deriving)
     return made
 
 

@@ -31,6 +31,13 @@ def check_totality(data: bytes) -> Frame | BadFrame:
     return frame
 
 
+@every_message
+def test_every_message_of_this_package_fits_a_frame(cls: type[Message]):
+    """W3. `learn` looks at those of other packages; these it believes, so that a start is short."""
+    room = MAX_FRAME - TAG_SIZE - HEADER_SIZE - 8 - 1 - wire.MAX_MUTEX - 1
+    assert record(cls).largest <= room
+
+
 # --- what is written can be read -------------------------------------------------------------------------------------
 
 
