@@ -3,13 +3,15 @@
     python -m tests.security.campaign [adversary ...] [--seeds 0:5000]
 
 A line for each fault: how many seeds, which of them broke a law, and how long it took until everybody was back. The
-same seed is the same run. Exit code 1 where one broke.
+same seed is the same run. Exit code 1 where one broke. Who ends it before its end (Ctrl-C, SIGTERM) is told of the
+seeds that were done.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 import tempfile
 import time
@@ -47,17 +49,31 @@ FAULTS = {
 }
 
 
-def campaign(fault: Fault, seeds: range) -> tuple[list[float], list[int]]:
+class End:
+    """Somebody asks for it. The seed that runs is finished: an exception in its midst would look like a broken law."""
+
+    def __init__(self) -> None:
+        self.is_near = False
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, self._come)
+
+    def _come(self, *_: object) -> None:
+        self.is_near = True
+
+
+def campaign(fault: Fault, seeds: range, end: End) -> tuple[list[float], list[int]]:
     """How long each took, in order; and which broke."""
     took: list[float] = []
     broken: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
+            if end.is_near:
+                break
             try:
                 took.append(fault.run(seed, Path(folder)))
             except Exception:
                 broken.append(seed)
-                print(f"seed {seed}:", traceback.format_exc(limit=-1), file=sys.stderr)
+                print(f"seed {seed}:", traceback.format_exc(limit=-1), file=sys.stderr, flush=True)
     return sorted(took), broken
 
 
@@ -66,18 +82,19 @@ def main() -> int:
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"of {', '.join(FAULTS)}; all of them by default")
     parser.add_argument("--seeds", default="0:20", help="FIRST:END")
     asked = parser.parse_args()
-    first, _, end = asked.seeds.partition(":")
-    logging.disable(logging.CRITICAL)
-    is_broken = False
+    first, _, last = asked.seeds.partition(":")
+    logging.getLogger().addHandler(logging.NullHandler())  # what is logged is judged, and shown nowhere
+    is_broken, end = False, End()
     for name in asked.faults or FAULTS:
         fault, began = FAULTS[name], time.process_time()
-        took, broken = campaign(fault, range(int(first), int(end)))
+        took, broken = campaign(fault, range(int(first), int(last)), end)
         is_broken = is_broken or bool(broken)
-        print(f"{name} ({fault.what}): seeds {asked.seeds}, {len(broken)} broken {broken or ''}".rstrip())
+        done = len(took) + len(broken)
+        print(f"{name} ({fault.what}): seeds {first}:{int(first) + done}, {len(broken)} broken {broken or ''}".rstrip())
         if took:
-            last = (took[len(took) // 2], took[int(0.99 * (len(took) - 1))], took[-1])
-            spent_s = (time.process_time() - began) / (int(end) - int(first))
-            print("  back after {:.1f} s median, {:.1f} s at 99 %, {:.1f} s at most".format(*last), end="")
+            told = (took[len(took) // 2], took[int(0.99 * (len(took) - 1))], took[-1])
+            spent_s = (time.process_time() - began) / done
+            print("  back after {:.1f} s median, {:.1f} s at 99 %, {:.1f} s at most".format(*told), end="")
             print(f" (bound {fault.bound_s:g} s); {spent_s:.2f} s of CPU a seed", flush=True)
     return int(is_broken)
 

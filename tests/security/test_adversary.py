@@ -3,7 +3,6 @@ somebody can make who has the network, and T after he has let go of it everybody
 
 `python -m tests.security.campaign adversary --seeds 0:5000` draws more."""
 
-import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,21 +10,12 @@ import pytest
 
 from tests.security.under_attack import attack
 
-OF_STRANGERS = ("speaks version", "in the name of this node", "is a member by the list, and its frames")
-ONCE_EACH = 4 * (4 + 2)  # who can send from the address of a member is told of once, by each
-
-
 FOUND = (584,)  # the frames of one member came by the address of another one, who was never looked for again
 
 
 @pytest.mark.parametrize(
     "seeds", [(*range(8), *FOUND), pytest.param(range(8, 80), marks=pytest.mark.slow)], ids=["few", "many"]
 )
-def test_who_has_the_network_and_not_the_key_moves_nobody(
-    seeds: Iterable[int], caplog: pytest.LogCaptureFixture, tmp_path: Path
-):
-    caplog.set_level(logging.WARNING, "softmutex")
+def test_who_has_the_network_and_not_the_key_moves_nobody(seeds: Iterable[int], tmp_path: Path):
     for seed in seeds:
-        caplog.clear()
         attack(seed, tmp_path)
-        assert all(caplog.text.count(line) <= ONCE_EACH for line in OF_STRANGERS)

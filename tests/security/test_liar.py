@@ -21,6 +21,11 @@ from tests.security.under_attack import reproducible
 
 FORGOTTEN_S = 60.0  # T
 LIES = 500
+FOUND = (
+    13,
+    15,  # a token that was doubted, and met a copy of itself, was doubted for ever
+    36,  # a copy of the token: neither of its two holders ever gave way
+)
 
 
 @pytest.fixture
@@ -132,8 +137,8 @@ async def test_a_hold_before_all_time_is_told_on_when_a_node_leaves(seals: dict[
         await a.close()
 
 
-@pytest.mark.parametrize("seed", [1, 13, pytest.param(range(2, 40), marks=pytest.mark.slow)])
-def test_whatever_a_member_says_breaks_no_machine(seed, seals: dict[int, Sealer], caplog):
+@pytest.mark.parametrize("seed", [1, *FOUND, pytest.param(range(2, 40), marks=pytest.mark.slow)])
+def test_whatever_a_member_says_breaks_no_machine_and_is_forgotten(seed, seals: dict[int, Sealer], caplog):
     for each in seed if isinstance(seed, range) else [seed]:
         with reproducible(each):
             lied_to(each, seals)
@@ -152,4 +157,7 @@ async def lied_to(seed: int, seals: dict[int, Sealer]) -> None:
             mouth.send(to.address, liar.lie(bad.id, to.id, ["x", "x", "", "y"]))
             await asyncio.sleep(0.005)
         assert a.statistics().mutexes <= 2
+        await turns.stop(bad)
+        await bad.close()
+        await fair_again(a, b, turns)
         await turns.stop()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import random
+from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -30,6 +32,8 @@ BACK_S = 20.0  # T: frames that were reflected part two for ten seconds (`core/g
 FAIR_S = 5.0
 CLONES_S = 10.0
 TURN_S = 0.1
+OF_STRANGERS = ("speaks version", "in the name of this node", "is a member by the list, and its frames")
+ONCE_EACH = 4 * (4 + 2)  # who can send from the address of a member is told of once, by each
 
 
 @contextlib.contextmanager
@@ -93,11 +97,32 @@ def a_member(network: HostileNetwork, names: tuple[str, ...], name: str, folder:
     return Node(membership=Shown(*listed), identity=file, require_identity=True, **options)
 
 
+class Said(logging.Handler):
+    """How often each line was logged that is about strangers."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.count: Counter[str] = Counter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        self.count.update(line for line in OF_STRANGERS if line in text)
+
+    def __enter__(self) -> Counter[str]:
+        logging.getLogger("softmutex").addHandler(self)
+        return self.count
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("softmutex").removeHandler(self)
+
+
 def attack(seed: int, folder: Path) -> float:
     """Two to four members, one time in four with identities. How long after it, in seconds, until all know all."""
     names = ("a", "b", "c", "d")[: 2 + seed % 3]
-    with reproducible(seed):
-        return under_attack(seed, names, folder if seed % 4 == 3 else None)
+    with reproducible(seed), Said() as said:
+        back_s = under_attack(seed, names, folder if seed % 4 == 3 else None)
+    assert all(count <= ONCE_EACH for count in said.values()), (seed, said)
+    return back_s
 
 
 @in_virtual_time

@@ -52,6 +52,19 @@ def same_token(a: Place, b: Place) -> bool:
     return a.epoch == b.epoch and a.stamp == b.stamp and a.id == b.id
 
 
+def is_copy(place: Place, own: Place, came: Place) -> bool:
+    """Whether its holder's word of a token means that there are two of the one that is here. Since it `came` nobody
+    else has had it, and what was said before is of an earlier hop. Only who lies makes two of one token."""
+    return same_token(place, own) and place.holder != own.holder and place.hop >= came.hop
+
+
+def gives_way(own: Place, place: Place, came: Place) -> bool:
+    """Whether the other one is better than ours; of two copies that from further on."""
+    if same_token(own, place):
+        return is_copy(place, own, came) and (place.hop, place.holder) > (own.hop, own.holder)
+    return rank(place) > rank(own)
+
+
 def place_of(token: Token, holder: NodeId) -> Place:
     return Place(token.slot, token.epoch, token.stamp, token.id, token.hop, holder)
 

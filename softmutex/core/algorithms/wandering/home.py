@@ -485,6 +485,9 @@ class Home:
         if sender != place.holder:
             self._overheard(place, seen)
             return
+        held = self.here.by_slot.get(place.slot)
+        if held is not None and sender != context.me and self.search.copied(held, place):
+            return
         if post is None:
             post = self.posts[place.slot] = TokenPost(place)
         elif same_token(post.place, place) and place.hop < post.place.hop:

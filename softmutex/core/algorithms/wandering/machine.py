@@ -316,7 +316,6 @@ class Wandering(Algorithm):
     def _outcome(self, outcome: Outcome | None) -> None:
         match outcome:
             case Taken(token, sender):
-                self.search.came(token.slot)
                 self.holder.take(token, sender)
             case Passed(token, to):
                 self.holder.passed(token, to)
@@ -342,7 +341,6 @@ class Wandering(Algorithm):
         )
         context.learn(Place(slot, epoch, token.stamp, token.id, 0, context.me))
         self.home.made(token)
-        self.search.came(slot)
         self.holder.take(token, NOBODY)
 
     # --- what its parts ask of it ------------------------------------------------------------------------------------

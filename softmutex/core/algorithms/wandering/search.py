@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from softmutex.core.algorithms.wandering.context import Context, place_of, rank, same_token
+from softmutex.core.algorithms.wandering.context import Context, gives_way, is_copy, place_of, same_token
 from softmutex.core.algorithms.wandering.messages import Account, Heard, Place, Presence, Probe, Sight
 from softmutex.core.algorithms.wandering.settings import (
     BATCH,
@@ -454,12 +454,27 @@ class TokenSearches:
         context = self.context
         held = self.here.by_slot.get(rival.slot)
         context.learn(rival)
-        if held is None or same_token(rival, place_of(held.token, context.me)):
+        if held is None:
+            return
+        is_copied = sender == rival.holder and self.copied(held, rival)
+        if not is_copied and same_token(rival, place_of(held.token, context.me)):
             return
         if overlap and held.using is not None and not held.told:
             self.here.tell(held, LostReason.OVERLAP)
-        if context.outranked(held.token) is not None and not held.giving:
+        if not is_copied and context.outranked(held.token) is not None and not held.giving:
             self.doubt(held)
+
+    def copied(self, held: HeldToken, place: Place) -> bool:
+        """Another node says that it has a token. If that is a second one of ours, as a liar makes, one of the two goes:
+        to everybody else both are one that moves, and nobody would ever find it replaced."""
+        own = place_of(held.token, self.context.me)
+        if held.giving or not is_copy(place, own, held.visit.place):
+            return False
+        if gives_way(own, place, held.visit.place):
+            self.doubt(held)
+        else:
+            self.context.post(place.holder, Sight(0, place.slot, own, Presence.ABSENT, False))
+        return True
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -480,6 +495,8 @@ class TokenSearches:
                 self.doubt(held)  # who watches over it reaches too few to go on doing so
             elif held is not None and not held.giving and not held.doubt and context.outranked(held.token) is not None:
                 self.doubt(held)
+            elif held is not None and place is not None and sender == place.holder and not held.doubt:
+                self.copied(held, place)
             return
         search = self.by_slot.get(sight.slot)
         if search is None or search.number != sight.number or sender not in search.asked:
@@ -499,7 +516,7 @@ class TokenSearches:
                 # A token that a better one was made after, or its holder's own view of it: let the holder find out.
                 search.between = True
                 context.post(sender, Sight(0, place.slot, context.best.get(place.slot), Presence.ABSENT, False))
-            elif own is None or (not same_token(own, place) and rank(place) > rank(own)):
+            elif held is None or own is None or gives_way(own, place, held.visit.place):
                 self._found(search, place, sight.presence)
                 return
             # Else it has the weaker one: our probe told it so.
@@ -531,8 +548,7 @@ class TokenSearches:
         """Ours is the weaker one, and the other one lives."""
         if held is None or self.here.presence(held.token.slot) is Presence.PASSING:
             return False
-        own = place_of(held.token, self.context.me)
-        return not same_token(own, place) and rank(place) > rank(own)
+        return gives_way(place_of(held.token, self.context.me), place, held.visit.place)
 
     def _probe_one(self, search: TokenSearch, node: NodeId) -> None:
         held = self.here.by_slot.get(search.slot)

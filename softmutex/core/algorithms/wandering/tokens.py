@@ -356,6 +356,7 @@ class TokenHolder:
                 self.evidence.met(visit, old.visit.place)
                 return
             self.discard(old, place_of(token, context.me), Presence.PARKED)
+        self.search.came(token.slot)  # not before: whether a doubted one was replaced is still to be found out
         held = self.here.by_slot[token.slot] = HeldToken(token, visit, context.now)
         context.learn(place_of(token, context.me))
         self.requests.visited()
