@@ -100,11 +100,18 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    if argv is None:  # it is the whole process
-        gc.set_threshold(SELDOM, 10, 10)
+    if argv is not None:
+        return _run(argv)
+    gc.set_threshold(SELDOM, 10, 10)  # it is the whole process
     try:
-        return _dispatch(words)
+        return _run(sys.argv[1:])
+    finally:
+        gc.freeze()  # so that nobody looks for garbage while the interpreter ends
+
+
+def _run(words: Sequence[str]) -> int:
+    try:
+        return _dispatch(list(words))
     except Mistake as mistake:
         return complain(str(mistake), USAGE)
     except KeyboardInterrupt:
