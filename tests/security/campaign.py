@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.security import banned, test_flaps, under_attack
+from tests.security import banned, ousted, test_flaps, under_attack
 
 
 class Fault(NamedTuple):
@@ -46,6 +46,11 @@ FAULTS = {
         under_attack.CLONES_S,
     ),
     "ban": Fault("a member is banned, at a real registry, over real sockets", banned.ban, banned.BAN_S),
+    "oust": Fault(
+        "a banned member keeps all it has, heeds nothing and lies; one in three has lied before",
+        ousted.oust,
+        ousted.LIED_S,
+    ),
 }
 
 

@@ -34,6 +34,11 @@ class Flapping(Certifying):
         self._changed.set()
         self.look_again()
 
+    def ban(self, public: bytes) -> None:
+        self._everywhere.add(public)
+        self._changed.set()
+        self.look_again()
+
     async def watch(self) -> Sequence[Member]:
         coming = asyncio.ensure_future(super().watch())
         changing = asyncio.ensure_future(self._changed.wait())
