@@ -92,7 +92,7 @@ class Laws:
         self._over: deque[tuple[Instant, Running]] = deque(maxlen=4)  # the last holds that ended
         self._always = bool(world.scenario.loss or world.scenario.corruption or world.scenario.reordering)
         self._last: dict[int, tuple[int, int]] = {}  # slot -> (epoch, hop) at the resource
-        self._crowded = False  # at the last grant there were more tokens than slots
+        self._crowded: set[int] = set()  # slots that had more than one token at their last grant
         self._overlaps: list[Overlap] = []
         self._severed: list[Overlap] = []  # those of them that are still going on
         self._overlap_until: dict[NodeId, Instant] = {}  # node -> when its last overlapped run of A ended, or will
@@ -176,14 +176,15 @@ class Laws:
         if not new.rights or not self._ordered:
             return
         self.looked[Law.ORDER] += 1
-        crowded = len(self._world.tally.alive) > self._slots
+        alive = [token.slot for token in self._world.tally.alive.values()]  # one slot may have two, another none
         for right in new.rights:
             last = self._last.get(right.slot)
             position = (right.epoch, right.hop)
-            if last is not None and position <= last and not (crowded or self._crowded):
+            crowded = alive.count(right.slot) > 1
+            if last is not None and position <= last and not (crowded or right.slot in self._crowded):
                 self.broken(Law.ORDER, at, new.node, f"(epoch, hop) {position} came to the resource after {last}")
             self._last[right.slot] = position
-        self._crowded = crowded
+            (self._crowded.add if crowded else self._crowded.discard)(right.slot)
 
     def _overlap(self, at: Instant, new: Running, others: list[Running]) -> None:
         if self._exclusive:

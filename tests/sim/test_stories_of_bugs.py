@@ -215,6 +215,10 @@ STORIES = {
     "newcomers that know only newcomers make nothing": nemesis.draw(5048, (2, 16)),
     # The only node that a newcomer knew left without an answer, and it believed that it was alone.
     "whose only acquaintance left is not alone": nemesis.draw(4104, (2, 16)),
+    # The law's own: one of four slots had lost its token and another had two, and they were counted together.
+    "the order of a slot is judged by that slot's tokens": nemesis.draw(9032, (2, 16)).but(
+        duration_s=100.0, settle_s=20.0, laws=(Law.ORDER,)
+    ),
 }
 
 
