@@ -242,7 +242,8 @@ def test_it_survives(machine: type[OnDemand], fault: str):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "seed"), [("raymond", 107), ("raymond", 114), ("raymond", 142), ("suzuki-kasami", 119)]
+    ("algorithm", "seed"),
+    [("raymond", 50), ("raymond", 71), ("raymond", 107), ("raymond", 114), ("raymond", 142), ("suzuki-kasami", 119)],
 )
 def test_what_the_nemesis_found_once_holds(algorithm: str, seed: int):
     assert not simulate(nemesis.draw(seed, (2, 16), algorithm)).violations

@@ -113,7 +113,7 @@ class Raymond(OnDemand):
         match message:
             case Sought(number, epoch) if epoch == self._epoch > known and self._token is None and self._counts(sender):
                 self._points(step_towards(self._members, self._me, sender) if number else sender, now, out)
-            case Looked(_, here, _) if here and self._token is None:
+            case Looked(number, here, _) if number and here and self._token is None:
                 self._points(sender, now, out)
 
     def _points(self, node: NodeId, now: Instant, out: list[Effect]) -> None:

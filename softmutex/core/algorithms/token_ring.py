@@ -165,7 +165,8 @@ class TokenRing(OneByOne):
         self._number = 0  # of the own searches
         self._frozen: dict[NodeId, int] = {}  # who searches, so that no token is taken
         self._over: dict[NodeId, int] = {}  # the last search of each that is over
-        self._gone: dict[NodeId, None] = {}  # members that said that they leave: they have no token, and take none
+        # Members that said that they leave: they take no token. Does nobody miss one? None: it is seen to.
+        self._gone: dict[NodeId, bool | None] = {}
         self._yielded_to: NodeId = NOBODY  # its search instead of this node's
         self._owes = False  # a search, as soon as that of another one is over
 
@@ -353,9 +354,8 @@ class TokenRing(OneByOne):
                 self._sought_by(sender, number, now, out)
             case Looked(number, here, _) if not number:
                 if self._counts(sender):
-                    self._gone[sender] = None
-                    self._goes(sender, not here, out)
-                    self._without(now, out)
+                    self._gone[sender] = not here
+                    self._changed((), (sender,), now, out)
             case Looked():
                 self._answered(sender, message, now, out)
             case Sought(number, epoch):
@@ -397,8 +397,13 @@ class TokenRing(OneByOne):
 
     def _changed(self, joined: Sequence[NodeId], left: Sequence[NodeId], now: Instant, out: list[Effect]) -> None:
         for node in left:
-            if self._gone.pop(node, self) is self:
-                self._goes(node, False, out)
+            is_clean = self._gone.get(node, False)
+            if is_clean is None:
+                del self._gone[node]
+                continue
+            self._goes(node, is_clean, out)
+            if node in self._gone:
+                self._gone[node] = None
         for node in joined:
             if self._seeking is not None and node != self._me:
                 self._seeking[node] = None
