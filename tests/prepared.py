@@ -32,6 +32,7 @@ from typing import Any
 
 from softmutex import plugins
 from tests import leaks
+from tests.network import CLONE_NEWNET
 
 ROOT = Path(__file__).parent.parent
 SOFTMUTEX = Path(sys.executable).with_name("softmutex")
@@ -72,6 +73,7 @@ class Preparation:
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 process_group=0,
             )
+        ours.settimeout(100.0)
         self._control = ours
         self._lock = Lock()
         atexit.register(self._end, os.getpid())
@@ -118,25 +120,46 @@ class Popen(subprocess.Popen[Any]):
         names = start.__code__.co_varnames[1 : start.__code__.co_argcount]
         given = dict(zip(names, arguments, strict=True))
         words = [os.fspath(word) for word in given["args"]] if not isinstance(given["args"], str | bytes) else []
+        within = words[3] if words[:3] == IN_A_NAMESPACE and len(words) > 4 else ""
+        words = words[4:] if within else words
         program = words[1:] if words[:1] == [sys.executable] else words
-        if not is_simple(program, given):
+        ends = [(given["p2cread"], 0), (given["c2pwrite"], 1), (given["errwrite"], 2)]
+        streams = [end if end >= 0 else usual for end, usual in ends]
+        if not is_simple(program, given) or not all(map(is_open, streams)) or network() != HOME_NETWORK:
             start(*arguments)
             return
-        ends = [(given["p2cread"], 0), (given["c2pwrite"], 1), (given["errwrite"], 2)]
         order = {
             "words": program,
+            "network": f"/run/netns/{within}" if within else "",
             "where": os.fspath(given["cwd"]) if given["cwd"] is not None else os.getcwd(),
             "environ": dict(os.environ if given["env"] is None else given["env"]),
             "group": given["process_group"],
             "session": given["start_new_session"],
         }
         try:
-            self.pid = preparation().start(order, [end if end >= 0 else usual for end, usual in ends])
+            self.pid = preparation().start(order, streams)
             self._child_created = True
         finally:
             self._close_pipe_fds(*(given[name] for name in PIPES))  # type: ignore[attr-defined]
 
 
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def network() -> str:
+    """In which this thread is (`tests/network.py`)."""
+    return os.readlink("/proc/thread-self/ns/net") if IS_POSSIBLE else ""
+
+
+HOME_NETWORK = network()
+
+
+IN_A_NAMESPACE = ["ip", "netns", "exec"]
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 UNUSUAL = ("executable", "preexec_fn", "pass_fds", "startupinfo", "shell", "gid", "gids", "uid")
 
@@ -227,6 +250,11 @@ def become(order: Mapping[str, Any], descriptors: Sequence[int]) -> None:
     for place, descriptor in enumerate(descriptors):
         os.dup2(descriptor, place)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    if order["network"]:
+        network_file = os.open(order["network"], os.O_RDONLY)
+        if ctypes.CDLL(None).setns(network_file, CLONE_NEWNET) != 0:
+            os._exit(126)
+        os.close(network_file)
     if order["session"]:
         os.setsid()
     elif order["group"] >= 0:

@@ -74,7 +74,7 @@ def read_number(file: Path) -> int:
 def started(*command: Any, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A program in a group of its own (a stop must not reach the test run); killed at the end with its children."""
     options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "process_group": 0, **options}
-    begin = prepared.Popen if command[0] == prepared.SOFTMUTEX else subprocess.Popen
+    begin = prepared.Popen if prepared.SOFTMUTEX in command else subprocess.Popen
     with begin([str(part) for part in command], **options) as process:
         try:
             yield process

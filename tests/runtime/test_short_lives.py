@@ -64,7 +64,7 @@ async def live(algorithm: str, seed: int) -> list[float]:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("seed", [2, 4, 6])
+@pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (4, 6))])
 def test_who_comes_for_one_turn_gets_it_alone_and_nobody_waits_for_long(
     algorithm: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ):
