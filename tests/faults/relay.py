@@ -98,7 +98,7 @@ class Relay:
                     self._drain(key.data)
                 while self._late and self._late[0][0] <= time.monotonic():
                     _, _, sender, receiver, payload = heapq.heappop(self._late)
-                    self._deliver(sender, receiver, payload)
+                    self.deliver(sender, receiver, payload)
 
     def _drain(self, receiver: int) -> None:
         for _ in range(64):
@@ -135,12 +135,12 @@ class Relay:
             self.counts["reordered"] += 1
             delay_s += weather.late
         if delay_s <= 0:
-            self._deliver(sender, receiver, payload)
+            self.deliver(sender, receiver, payload)
             return
         self._serial += 1
         heapq.heappush(self._late, (time.monotonic() + delay_s, self._serial, sender, receiver, payload))
 
-    def _deliver(self, sender: int, receiver: int, payload: bytes) -> None:
+    def deliver(self, sender: int, receiver: int, payload: bytes) -> None:
         self.counts["delivered"] += 1
         try:
             self._sockets[sender].sendto(payload, self.direct(receiver))

@@ -81,10 +81,12 @@ def public_of(folder: Path, name: str) -> bytes:
     return Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
-def in_the_name_of(sender: NodeId, counter: int, receiver: NodeId, message: Message, mutex: str = "") -> bytes:
+def in_the_name_of(
+    sender: NodeId, counter: int, receiver: NodeId, message: Message, mutex: str = "", key: bytes = KEY
+) -> bytes:
     """What everybody can seal who has the group's key: it is enough for any name and any counter."""
     frame = Frame(sender, receiver, mutex, message)
-    return by_hand.seal(write_body(frame), KEY, key_id(KEY), sender, counter, "default")
+    return by_hand.seal(write_body(frame), key, key_id(key), sender, counter, "default")
 
 
 class Insider:
