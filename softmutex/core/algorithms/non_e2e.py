@@ -96,6 +96,4 @@ class NonE2E(Quorum):
             new.queue = old.queue
         elif old is not None:
             waiting = [other for other in old.queue if other.node != bid.node]
-            if now < old.until and bid < old.bid:  # they wait for one more: each would be told so, again and again
-                new.queue, waiting = waiting, []
             self._inbox += [RequestVote(number, other, 0, again=True) for other in waiting]
