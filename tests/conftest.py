@@ -45,6 +45,8 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process of a test would compile the whole package again
 sys.dont_write_bytecode = False  # and so would each worker all tests
 QUIET = os.nice(0)
+OFTEN = gc.get_threshold()
+SELDOM = (100_000, 50, 100)  # a search makes millions of states, and hardly any garbage: a tenth of its time
 MOST_S = 300.0  # a test takes; as in pyproject.toml
 BELOW_ALL_OTHERS_S = 1800.0
 PLAN_FILE = pytest.StashKey[Path]()
@@ -86,6 +88,15 @@ def plan_of(config: pytest.Config) -> Path:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.Scheduling:
     return scheduling.Scheduling(len(config.option.tx), plan_of(config))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    gc.disable()  # nothing of it is garbage, and each worker would look through it again and again
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # whoever hands them out is told in another one
@@ -282,6 +293,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     give_way(item)
+    gc.set_threshold(*(SELDOM if scheduling.is_pure(item.nodeid) else OFTEN))
     if missing := item.config.stash[NEEDS].missing(item):
         pytest.fail(f"no {', '.join(missing)} here, and in CI no test may be left out", pytrace=False)
 

@@ -18,6 +18,7 @@ from softmutex.core.events import CallRoll, Effect, Event, Fired, Grant, Instant
 from softmutex.sim import Partition, simulate
 from softmutex.sim.scenario import Scenario
 from tests.algorithms.explorer import Act, Bounds, Explorer, Found, Path, State
+from tests.depth import DEEP
 
 
 class KeeperExplorer(Explorer):
@@ -80,11 +81,13 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 LARGE: dict[str, dict[str, Any]] = {
     "repetition": {"nodes": 2, "repeats": 1},
-    "leave": {"nodes": 2, "leaves": 1},
-    "leases that end, twice": {"nodes": 2, "askers": (2,), "timers": 2},
     "leases that end, and a death": {"nodes": 2, "askers": (2,), "timers": 1, "kills": 1},
     "three, and a death": {"nodes": 3, "askers": (2, 3), "kills": 1},
     "three, loss, leases that end": {"nodes": 3, "askers": (2,), "timers": 1, "losses": 1},
+}
+DEEPEST: dict[str, dict[str, Any]] = {
+    "leave": {"nodes": 2, "leaves": 1},
+    "leases that end, twice": {"nodes": 2, "askers": (2,), "timers": 2},
 }
 
 
@@ -94,9 +97,9 @@ def test_no_interleaving_of_a_few_breaks_it(name: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", [*LARGE, *DEEP * tuple(DEEPEST)])
 def test_no_longer_interleaving_of_a_few_breaks_it(name: str):
-    assert KeeperExplorer(Keeper, **LARGE[name]).explore() > 1000
+    assert KeeperExplorer(Keeper, **(LARGE | DEEPEST)[name]).explore() > 1000
 
 
 class FoundsAlone(Keeper):

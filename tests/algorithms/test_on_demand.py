@@ -18,6 +18,7 @@ from softmutex.sim.scenario import Scenario
 from softmutex.sim.scenarios import scenario
 from tests.algorithms.explorer import Found, explore
 from tests.core.bench import Bench, token
+from tests.depth import DEEP
 
 BOTH = [SuzukiKasami, Raymond]
 MEMBERS = tuple(range(1, 8))  # as a heap: 1 over 2 and 3, 2 over 4 and 5, 3 over 6 and 7
@@ -179,7 +180,7 @@ def test_an_old_copy_of_a_wish_brings_nobody_the_token():
         {"nodes": 3, "joins": 1, "askers": (2,)},
         {"nodes": 2, "kills": 1, "timers": 1, "askers": (2,)},
         {"nodes": 2, "losses": 1, "timers": 1, "askers": (2,)},
-        pytest.param({"nodes": 3}, marks=pytest.mark.slow),
+        *DEEP * (pytest.param({"nodes": 3}, marks=pytest.mark.slow),),
         pytest.param({"nodes": 2, "kills": 1, "timers": 1}, marks=pytest.mark.slow),
         pytest.param({"nodes": 2, "losses": 1, "timers": 1}, marks=pytest.mark.slow),
     ],

@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
 
 import pytest
 
 from softmutex.core.handover import Handover, Passing
+from tests.depth import DEEP
 from tests.handover.broken import BREAKAGES, Breakage
 from tests.handover.explorer import Bounds, Explorer, Found
 
 THREE, FOUR = Passing.THREE_WAY, Passing.FOUR_WAY
-DEEP = bool(os.environ.get("SOFTMUTEX_DEEP"))
 
 # What a search must have met, or it has proved nothing: (act or message, outcome).
 BASIC = {("Commit", "Taken"), ("fire", "Failed"), ("Commit", "NoneType")}
@@ -43,7 +42,6 @@ SEARCHES = [
     Search("two nodes, more resends", FOUR, Bounds(attempts=4, resends=2), 11_000, PROVEN),
     Search("two nodes, 3-way", THREE, Bounds(attempts=5), 14_000, BASIC | {("Accept", "Passed")}),
     Search("three nodes", FOUR, Bounds(nodes=3, attempts=3), 12_000, PROVEN),
-    Search("three nodes, longer", FOUR, Bounds(nodes=3, attempts=4, resends=0), 130_000, PROVEN),
     Search("three nodes, 3-way", THREE, Bounds(nodes=3, attempts=4), 30_000, BASIC),
     Search("refusals", FOUR, Bounds(nodes=3, attempts=3, refusals=True), 90_000, PROVEN | REFUSED),
     Search("refusals, 3-way", THREE, Bounds(nodes=3, attempts=3, refusals=True), 20_000, BASIC | REFUSED),
@@ -70,6 +68,7 @@ SEARCHES = [
     Search("short memory, three nodes", FOUR, Bounds(nodes=3, attempts=3, **FORGETFUL), 15_000, PROVEN),
     Search("short memory, pipelined", FOUR, Bounds(attempts=3, resends=0, early=True, **FORGETFUL), 120_000, PROVEN),
 ]
+LONGER = [Search("three nodes, longer", FOUR, Bounds(nodes=3, attempts=4, resends=0), 130_000, PROVEN)]
 DEEPER = [
     Search("two nodes, deep", FOUR, Bounds(attempts=6), 370_000, PROVEN),
     Search("three nodes, deep", FOUR, Bounds(nodes=3, attempts=4), 180_000, PROVEN),
@@ -82,8 +81,12 @@ DEEPER = [
 ]
 
 
+def slow(search: Search) -> Any:
+    return pytest.param(search, marks=pytest.mark.slow)
+
+
 @pytest.mark.timeout(1800 if DEEP else 120)
-@pytest.mark.parametrize("search", SEARCHES + DEEPER * DEEP, ids=lambda search: search.name)
+@pytest.mark.parametrize("search", [*SEARCHES, *map(slow, LONGER + DEEPER * DEEP)], ids=lambda search: search.name)
 def test_at_most_one_node_may_ever_use_a_token_and_every_hand_over_can_end(search: Search):
     explorer = Explorer(Handover, search.passing, search.bounds)
     explorer.explore()

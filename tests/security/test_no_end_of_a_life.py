@@ -25,7 +25,7 @@ KEY = bytes(range(32))
 SENDERS = "senders whose counters are remembered"
 
 
-@pytest.fixture(scope="module", params=[0.002, pytest.param(0.01, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.fixture(scope="module", params=[0.001, pytest.param(0.01, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def grown(request: pytest.FixtureRequest) -> dict[str, float]:
     """By how many per cent the memory has grown meanwhile: of a process of its own, in which nothing else lives."""
     command = [sys.executable, "-m", "tests.security.endless", "--share", str(request.param)]

@@ -9,10 +9,12 @@ from softmutex import plugins
 from softmutex.sim import simulate
 from softmutex.sim.report import violations
 from softmutex.sim.scenarios import MATRIX, command, fitting, scenario
+from tests.depth import DEEP
 
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 # Sweeps are for `softmutex sim check --scenario all`. One seed of all faults takes 3 s, with all algorithms 20.
-SEEDS = 200 if os.environ.get("SOFTMUTEX_DEEP") else 40 if IN_CI else 6
+SEEDS = 200 if DEEP else 40 if IN_CI else 6
+SEEDS_OF_OTHERS = 20 if DEEP else 3
 INSTALLED = plugins.installed(plugins.Role.ALGORITHM)
 OTHERS = [name for name, entry in INSTALLED.items() if entry.value.startswith("softmutex.")]
 OTHERS.remove("wandering")
@@ -55,6 +57,6 @@ def test_wandering_keeps_every_law(name: str):
 def test_every_algorithm_keeps_what_it_claims_under_every_fault(algorithm: str):
     """Laws that it claims in worse weather only are watched there; what it does not claim, nowhere (`core/laws.py`)."""
     for name in fitting(plugins.algorithm(algorithm)):
-        for seed in range(1, 1 + max(3, SEEDS // 10)):
+        for seed in range(1, 1 + SEEDS_OF_OTHERS):
             result = simulate(scenario(name, algorithm, seed, nodes_max=9))
             assert not result.violation_count, violations(result, command(name, result.scenario))

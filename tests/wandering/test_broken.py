@@ -15,7 +15,8 @@ def broken_laws(machine: type[Wandering], one: Break, seed: int) -> set[str]:
 
 @pytest.mark.parametrize("one", BREAKS, ids=lambda one: one.machine.__name__)
 def test_a_machine_without_this_rule_is_caught_where_the_true_one_is_not(one: Break):
-    caught = (seed for seed in SEEDS if one.law in broken_laws(one.machine, one, seed))
+    seeds = sorted(SEEDS, key=lambda seed: seed < one.first)
+    caught = (seed for seed in seeds if one.law in broken_laws(one.machine, one, seed))
     assert any(one.law not in broken_laws(Wandering, one, seed) for seed in caught), (
         f"in {one.scenario!r} no seed of {SEEDS.start} to {SEEDS.stop - 1} has {one.machine.__name__} break "
         f"{one.law!r} and the true machine keep it. Name the scenario and the law that miss the rule "
