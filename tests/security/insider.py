@@ -53,14 +53,14 @@ class Certifying(MemoryMembership):
 
     def __init__(self, network: MemoryNetwork, banned: set[bytes]) -> None:
         super().__init__(network)
-        self._everywhere = banned  # shared by all members
+        self.banned_by_all = banned  # shared by all members
 
     @property
     def banned(self) -> frozenset[int | bytes]:
-        return frozenset(self._everywhere)
+        return frozenset(self.banned_by_all)
 
     async def certify(self, name: str, public: bytes, proof: bytes) -> bytes:
-        if public in self._everywhere:
+        if public in self.banned_by_all:
             raise CannotOpen("banned.")
         now = int(time.time())
         return issue(AUTHORITY.prove, name, public, "lab", now, now + 86_400)

@@ -35,7 +35,7 @@ class Flapping(Certifying):
         self.look_again()
 
     def ban(self, public: bytes) -> None:
-        self._everywhere.add(public)
+        self.banned_by_all.add(public)
         self._changed.set()
         self.look_again()
 
