@@ -154,6 +154,8 @@ def freeze(value: Any) -> Any:
         return None
     if isinstance(value, list):
         return ("list", *[freeze(each) for each in value])
+    if isinstance(value, set | frozenset):
+        return ("set", frozenset(map(freeze, value)))
     if isinstance(value, int | float | str | bytes | Enum):
         return value
     if kind not in NAMES:
