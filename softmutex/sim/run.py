@@ -113,11 +113,16 @@ def _two_phases(world: World, watch: Watch) -> float | None:
 
 
 def _settle(world: World, start: Instant, patience: Duration, watch: Watch) -> float | None:
-    """How long it took until all was in order, and stayed so for a while; None when it did not get there."""
+    """How long it took until all was in order, and stayed so for a while; None when it did not get there.
+
+    Whoever waits behind many others is not let down while these get their turns: there is as much more time as that
+    takes. Nobody asks for more, so it ends.
+    """
     step = max(1, patience // STEPS)
     least = 0 if world.scenario.bound_s is None else round(CALM_BOUNDS * world.scenario.bound_s * SECOND)
-    since = None
-    for at in range(start + step, start + patience + 1, step):
+    since, fewest, until = None, world.tally.demand, start + patience
+    at = start + step
+    while at <= until:
         _step(world, at, watch)
         world.laws.audit()
         if not world.laws.at_rest():
@@ -126,6 +131,9 @@ def _settle(world: World, start: Instant, patience: Duration, watch: Watch) -> f
             since = at
         elif at - since >= 5 * step and at - start >= least:
             break
+        if world.tally.demand < fewest:
+            fewest, until = world.tally.demand, max(until, at + max(5 * step, least))
+        at += step
     world.laws.verdict()
     return None if since is None else to_seconds(since - start)
 

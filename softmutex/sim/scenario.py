@@ -33,7 +33,8 @@ class Scenario:
     """One run. Durations in seconds, probabilities from 0 to 1.
 
     `duration_s` is what the statistics cover. With `settle_s` a second phase follows it: nothing new is asked
-    for, the network is healed, and whatever was asked for must be granted before `settle_s` is over.
+    for, the network is healed, and whatever was asked for must be granted before `settle_s` is over, or one after
+    another from then on.
     """
 
     algorithm: str | type[Algorithm] = "wandering"

@@ -55,7 +55,6 @@ from softmutex.core.events import (
     Suspect,
     TimerName,
 )
-from softmutex.core.laws import Law, Weather, claim
 from softmutex.core.machine import Setup
 from softmutex.core.messages import Flag, Message
 
@@ -144,7 +143,6 @@ class E2E(Quorum):
         126: Uncrown,
         **OF_QUORUM,
     }
-    laws = claim(Weather.ANY, Law.EFFECTS, Law.ALARMS, Law.OVERLAP) | claim(Weather.ANY & ~Weather.DEATHS, Law.REQUESTS)
     routed = ROUTED | {IAmWinner}
     newer_ends_older = False  # a reign goes on when the node that won it wants more
 

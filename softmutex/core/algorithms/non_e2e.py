@@ -34,7 +34,6 @@ from softmutex.core.algorithms.quorum.messages import (
     Yield,
 )
 from softmutex.core.events import Effect, Instant, NodeId
-from softmutex.core.laws import Law, Weather, claim
 from softmutex.core.machine import Setup
 
 QUEUE_MOST: Final = 32
@@ -54,7 +53,6 @@ class Passage:
 class NonE2E(Quorum):
     name: ClassVar[str] = "non-e2e"
     messages: ClassVar = OF_QUORUM
-    laws = claim(Weather.ANY, Law.EFFECTS, Law.ALARMS, Law.OVERLAP) | claim(Weather.ANY & ~Weather.DEATHS, Law.REQUESTS)
 
     __slots__ = ("_entries",)
 

@@ -17,12 +17,10 @@ from typing import ClassVar
 
 from softmutex.core.algorithms.quorum import Quorum
 from softmutex.core.algorithms.quorum.messages import OF_QUORUM
-from softmutex.core.laws import Law, Weather, claim
 
 
 class Sigma(Quorum):
     name: ClassVar[str] = "sigma"
     messages: ClassVar = OF_QUORUM
-    laws = claim(Weather.ANY, Law.EFFECTS, Law.ALARMS, Law.OVERLAP) | claim(Weather.ANY & ~Weather.DEATHS, Law.REQUESTS)
 
     __slots__ = ()

@@ -39,6 +39,7 @@ from softmutex.core.events import (
     TimerName,
     from_seconds,
 )
+from softmutex.core.laws import Law, Weather, claim
 from softmutex.core.machine import Setup, View
 from softmutex.core.messages import Message
 from softmutex.core.options import Options, within
@@ -79,6 +80,11 @@ class Quorum(OneByOne):
     """One mutex on one node."""
 
     Options: ClassVar[type[QuorumOptions]] = QuorumOptions
+    laws = (
+        claim(Weather.ANY, Law.EFFECTS)
+        | claim(Weather.ANY & ~Weather.DEATHS, Law.REQUESTS)
+        | claim(Weather.ANY & ~Weather.VIEWS, Law.ALARMS, Law.OVERLAP)  # else two nodes may have one replica's vote
+    )
     routed: ClassVar[frozenset[type[Message]]] = ROUTED
     newer_ends_older: ClassVar[bool] = True  # a node that asks anew has nothing more to do with its last bid
 
