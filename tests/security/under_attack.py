@@ -83,7 +83,7 @@ class Shown(Listed, Certifying):
 
     def __init__(self, *members: Member) -> None:
         Listed.__init__(self, *members)
-        self._everywhere: set[bytes] = set()
+        self.banned_by_all: set[bytes] = set()
 
 
 def a_member(network: HostileNetwork, names: tuple[str, ...], name: str, folder: Path | None) -> Node:
@@ -206,7 +206,7 @@ def clones(seed: int, folder: Path | None) -> float:
         later = (X25519PrivateKey.generate() for _ in itertools.count())
         halves = itertools.chain([other, cloned, cloned], later)
         drawn = SimpleNamespace(generate=lambda: next(halves))
-        patch.setattr("softmutex.runtime.sessions.X25519PrivateKey", drawn)
+        patch.setattr("cryptography.hazmat.primitives.asymmetric.x25519.X25519PrivateKey", drawn)
         return two_clones(seed, folder)
 
 
