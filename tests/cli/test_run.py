@@ -145,7 +145,8 @@ def test_the_exit_code_is_exactly_the_commands(start: Start, code: int):
 def test_75_when_it_was_not_acquired_in_time(start: Start, holder: Run, tmp_path: Path):
     run = start("touch ran", "--timeout", "300ms")
     assert run.ends() == 75
-    said = run.rest()  # and who holds it, where he answered in so short a time
+    said = run.rest()  # and who holds it, where he answered in so short a time; a busy machine may stand still
+    said = re.sub(r"softmutex: the event loop was blocked [^\n]*\n", "", said)
     assert re.fullmatch(
         r"softmutex: x: not acquired within 0\.3 s(: [^\n]* holds it [^\n]*)?\. See softmutex status -n x\n", said
     )

@@ -166,7 +166,9 @@ def test_who_is_on_the_path_stops_them_for_as_long_as_he_is_there(tmp_path: Path
     assert len(lines(capfd)) < LINES_MOST
 
 
-@pytest.mark.parametrize(("token", "transport"), [(READ, "udp"), (JOIN, "udp"), (JOIN, "http")])
+@pytest.mark.parametrize(
+    ("token", "transport"), [(READ, "udp"), (JOIN, "udp"), (JOIN, "http")], ids=["read udp", "join udp", "join http"]
+)
 def test_who_has_a_token_of_the_registry_and_not_the_key_moves_nobody(tmp_path: Path, token: str, transport: str):
     served = Served(tmp_path, tokens=[f"read {READ}", f"join {JOIN}", f"admin {ADMIN}"])
     served.start()

@@ -140,7 +140,8 @@ def test_an_interrupted_run_ends_with_130_and_one_line():
 
 def test_a_reader_that_goes_away_is_no_error():
     command = [sys.executable, "-c", "import sys, softmutex.cli; sys.exit(softmutex.cli.main())", "sim", "run", *SMALL]
-    run = subprocess.Popen([*command, "--show", "0:1e9"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command += ["--duration", "3000", "--show", "0:1e9"]  # far more than the pipe takes
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with run:
         assert run.stdout is not None and run.stderr is not None
         assert "1 starts" in run.stdout.readline()
