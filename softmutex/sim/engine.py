@@ -59,17 +59,37 @@ class Processes:
     def run(self, calls: Iterator[Call[T]]) -> Iterator[T]:
         with ProcessPoolExecutor(self._jobs, multiprocessing.get_context("spawn")) as pool:
             begun: deque[Future[T]] = deque()
+
+            def begin(call: Call[T]) -> Future[T]:
+                return pool.submit(call[0], *call[1])
+
+            def wait_for(running: list[Future[T]]) -> None:
+                wait(running, return_when=FIRST_COMPLETED)
+
             try:
-                while True:
-                    for call in islice(calls, max(0, self._jobs * AHEAD - len(unfinished(begun)))):
-                        begun.append(pool.submit(call[0], *call[1]))
-                    while begun and begun[0].done():
-                        yield begun.popleft().result()
-                    if not begun:
-                        return
-                    wait(unfinished(begun), return_when=FIRST_COMPLETED)
+                for future in in_order(calls, begun, begin, wait_for, lambda: self._jobs):
+                    yield future.result()
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
+
+
+def in_order(
+    calls: Iterator[Call[Any]],
+    begun: deque[F],
+    begin: Callable[[Call[Any]], F],
+    wait_for: Callable[[list[F]], None],
+    at_once: Callable[[], int],
+) -> Iterator[F]:
+    """Each call when it is done. That all which were begun are done is no end: they may have been few, and quick."""
+    while True:
+        room = at_once() * AHEAD - len(unfinished(begun))
+        begun.extend(map(begin, islice(calls, max(room, 0))))
+        if not begun:
+            return
+        while begun and begun[0].done():
+            yield begun.popleft()
+        if running := unfinished(begun):
+            wait_for(running)
 
 
 def unfinished(begun: Iterable[F]) -> list[F]:
@@ -116,19 +136,18 @@ class Dask:
     def run(self, calls: Iterator[Call[T]]) -> Iterator[T]:
         import distributed
 
-        wait_for: Any = distributed.wait
+        wait: Any = distributed.wait
         begun: deque[Any] = deque()
+
+        def begin(call: Call[T]) -> Any:
+            return self._client.submit(same_code, code(), *call, pure=False)
+
+        def wait_for(running: list[Any]) -> None:  # one that was done is not, if its worker died with the result
+            with self._client.as_current():
+                wait(running, return_when="FIRST_COMPLETED")
+
         try:
-            while True:
-                for call in islice(calls, max(0, self._threads() * AHEAD - len(unfinished(begun)))):
-                    begun.append(self._client.submit(same_code, code(), *call, pure=False))
-                while begun and begun[0].done():
-                    yield self._result(begun.popleft())
-                if not begun:
-                    return
-                if running := unfinished(begun):  # one that was done is not, if its worker died with the result
-                    with self._client.as_current():
-                        wait_for(running, return_when="FIRST_COMPLETED")
+            yield from map(self._result, in_order(calls, begun, begin, wait_for, self._threads))
         finally:
             for future in begun:
                 future.cancel()

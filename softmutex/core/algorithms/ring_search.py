@@ -84,7 +84,7 @@ class RingSearch(Lending):
         claim(Weather.ANY, Law.EFFECTS)
         | claim(Weather.ANY & ~Weather.SILENCE, Law.REQUESTS)
         | claim(Weather.ANY & ~(Weather.VIEWS | Weather.FOUNDERS), Law.OVERLAP, Law.EXCLUSION)
-        | claim(Weather.ANY & ~(Weather.VIEWS | Weather.FOUNDERS | Weather.CUTS | Weather.DEATHS), Law.ORDER)
+        | claim(Weather.ANY & ~(Weather.VIEWS | Weather.FOUNDERS | Weather.CUTS), Law.ORDER)
     )
     needs_every_member = True
 
