@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from contextlib import suppress
 from types import TracebackType
@@ -105,20 +106,30 @@ class TaskMutex(Tasks[AsyncHold]):
 
 
 async def call(mutex: SoftMutex, talk: Talk) -> socket.socket:
-    """In a thread: an agent that is stuck is waited for some seconds, and this loop is not to be."""
-    calling = asyncio.ensure_future(asyncio.to_thread(mutex._call, talk))
+    """In a thread: an agent that is stuck is waited for some seconds, and this loop is not to be.
+
+    Nobody may want the link any more when the thread has it, and the loop may have ended: whoever of the two comes
+    second hangs up.
+    """
+    lock, links, is_wanted = threading.Lock(), [], True
+
+    def calling() -> None:
+        found = mutex._call(talk)
+        with lock:
+            links.append(found)
+            if not is_wanted:
+                found.close()
+
     try:
-        link = await asyncio.shield(calling)
+        await asyncio.to_thread(calling)
     except asyncio.CancelledError:
-        calling.add_done_callback(hang_up)
+        with lock:
+            is_wanted = False
+            for each in links:
+                each.close()
         raise
-    link.setblocking(False)
-    return link
-
-
-def hang_up(calling: asyncio.Future[socket.socket]) -> None:
-    if not calling.cancelled() and calling.exception() is None:
-        calling.result().close()
+    links[0].setblocking(False)
+    return links[0]
 
 
 async def listen(mutex: SoftMutex, talk: Talk, link: socket.socket) -> socket.socket:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from softmutex import AcquireTimeout, ConfigError, HoldLost, SoftMutexError
+from softmutex.agent.link import pack
 from softmutex.client import Elsewhere, NoAgent, SoftMutex
 from softmutex.core.events import LostReason
 from tests import prepared
@@ -124,6 +128,37 @@ async def test_a_cancelled_wait_leaves_the_queue(agent: Agent):
         assert waiting.cancelled()
     async with mutex.hold(timeout=60):
         pass
+
+
+def test_a_loop_that_ends_before_the_agent_answers_leaves_no_link_behind(tmp_path: Path):
+    """A thread calls the agent, for it may be stuck, and what it brings nobody may want any more."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "agent"))
+        listening.listen()
+        asked, ends = threading.Event(), threading.Event()
+
+        def answer() -> None:
+            link, _ = listening.accept()
+            with link:
+                link.recv(65536)
+                asked.set()
+                assert ends.wait(PATIENCE_S)
+                link.sendall(pack("welcome"))
+                link.settimeout(PATIENCE_S)
+                assert link.recv(65536) == b"", "nobody has hung up"
+
+        async def cancelled_while_it_calls() -> None:
+            waiting = asyncio.create_task(SoftMutex("x", agent=tmp_path / "agent").__aenter__())
+            await asyncio.to_thread(asked.wait, PATIENCE_S)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            asyncio.get_running_loop().call_soon(ends.set)  # all that is left are threads
+
+        with ThreadPoolExecutor(1) as pool:
+            answering = pool.submit(answer)
+            asyncio.run(cancelled_while_it_calls())
+            answering.result()
+    gc.collect()  # what was left open would be warned of here
 
 
 def test_slots_and_other_options_go_along(agent: Agent):
