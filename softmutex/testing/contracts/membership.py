@@ -80,7 +80,7 @@ class MembershipContract:
     async def test_m2_the_first_watch_returns_at_once(self) -> None:
         async with self.made(1) as (one,):
             await one.join(self.member(1))
-            await in_time(one.watch(), "the first watch waits", 1.0)
+            await in_time(one.watch(), "the first watch waits", 5.0)  # the machine may stand still
 
     async def test_m2_watch_works_for_one_who_only_looks(self) -> None:
         async with self.made(2) as (one, onlooker):
