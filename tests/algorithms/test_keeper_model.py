@@ -81,11 +81,11 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 LARGE: dict[str, dict[str, Any]] = {
     "repetition": {"nodes": 2, "repeats": 1},
-    "leases that end, and a death": {"nodes": 2, "askers": (2,), "timers": 1, "kills": 1},
     "three, and a death": {"nodes": 3, "askers": (2, 3), "kills": 1},
     "three, loss, leases that end": {"nodes": 3, "askers": (2,), "timers": 1, "losses": 1},
 }
 DEEPEST: dict[str, dict[str, Any]] = {
+    "leases that end, and a death": {"nodes": 2, "askers": (2,), "timers": 1, "kills": 1},
     "leave": {"nodes": 2, "leaves": 1},
     "leases that end, twice": {"nodes": 2, "askers": (2,), "timers": 2},
 }
