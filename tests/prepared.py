@@ -48,7 +48,6 @@ csv email.message encodings.idna concurrent.futures.thread pkgutil pwd zipfile
 # What one command alone needs is imported when that is asked for first.
 MODULES_OF = {
     "registry": ["softmutex_adapters.registry.command", "softmutex_adapters.registry.sqlite_store", "uvloop"],
-    "status": ["softmutex.cli.status"],
     "doctor": ["softmutex.cli.doctor"],
     "init": ["softmutex.cli.init"],
 }

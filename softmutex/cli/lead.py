@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 
 from softmutex.cli import run
-from softmutex.runtime.leading import ELECTION, election, mutex_of
+from softmutex.runtime.leading import election, mutex_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     arguments.name = mutex_of(arguments.name)
-    arguments.algorithm = election(arguments.algorithm or ELECTION)
+    arguments.algorithm = election(arguments.algorithm)
     arguments.on_lost = arguments.on_lost or "term"
     return run.main(arguments)

@@ -34,8 +34,10 @@ def mutex_of(name: str) -> str:
     return check_name(PREFIX + check_name(name))
 
 
-def election(algorithm: object = ELECTION) -> str:
-    """The same, if it elects: who holds another one's mutex leads nobody, and `on_leader` would hear nothing."""
+def election(algorithm: object) -> str:
+    """The same, if it elects; the usual one where none is named. Who holds another one's mutex leads nobody, and
+    `on_leader` would hear nothing."""
+    algorithm = algorithm or ELECTION
     kind = plugins.algorithm(algorithm) if isinstance(algorithm, str) else algorithm
     if not getattr(kind, "elects", False):
         raise ConfigError(f"algorithm is {algorithm!r}, which elects no leader: give bully or ring, or take a mutex")

@@ -162,7 +162,7 @@ class Node(NodeBase):
         for as long as its body runs; where that may be no longer so, `lease.lost` is set and the body is cancelled,
         unless `on_lost` says otherwise. The election is `bully`; `algorithm="ring"` for the other."""
         wanted: MutexOptions = {"on_lost": leading.ON_LOST, **options}  # type: ignore[typeddict-item]
-        wanted["algorithm"] = leading.election(options.get("algorithm") or leading.ELECTION)
+        wanted["algorithm"] = leading.election(options.get("algorithm"))
         return SoftMutex._on(self, leading.mutex_of(name), read_mutex_options(wanted))
 
     async def open(self) -> None:

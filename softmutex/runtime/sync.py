@@ -50,7 +50,7 @@ class Node(NodeBase):
     def lead(self, name: str, **options: Unpack[MutexOptions]) -> BlockingMutex:
         """`with node.lead("indexer") as lease:` waits until this node leads. No body of a thread can be cancelled: look
         at `lease.lost`."""
-        options["algorithm"] = leading.election(options.get("algorithm") or leading.ELECTION)
+        options["algorithm"] = leading.election(options.get("algorithm"))
         return BlockingMutex(leading.mutex_of(name), self, read_mutex_options(options))
 
     def open(self) -> None:

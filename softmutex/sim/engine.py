@@ -58,16 +58,13 @@ class Processes:
 
     def run(self, calls: Iterator[Call[T]]) -> Iterator[T]:
         with ProcessPoolExecutor(self._jobs, multiprocessing.get_context("spawn")) as pool:
-            begun: deque[Future[T]] = deque()
 
             def begin(call: Call[T]) -> Future[T]:
                 return pool.submit(call[0], *call[1])
 
-            def wait_for(running: list[Future[T]]) -> None:
-                wait(running, return_when=FIRST_COMPLETED)
-
+            wait_for = functools.partial(wait, return_when=FIRST_COMPLETED)
             try:
-                for future in in_order(calls, begun, begin, wait_for, lambda: self._jobs):
+                for future in in_order(calls, deque(), begin, wait_for, lambda: self._jobs):
                     yield future.result()
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
@@ -77,7 +74,7 @@ def in_order(
     calls: Iterator[Call[Any]],
     begun: deque[F],
     begin: Callable[[Call[Any]], F],
-    wait_for: Callable[[list[F]], None],
+    wait_for: Callable[[list[F]], object],
     at_once: Callable[[], int],
 ) -> Iterator[F]:
     """Each call when it is done. That all which were begun are done is no end: they may have been few, and quick."""

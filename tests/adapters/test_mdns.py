@@ -511,7 +511,7 @@ def heard_at(node: Node) -> float:
     return asyncio.get_running_loop().time() - (peer.heard_ago or 0.0)
 
 
-@pytest.mark.alone  # the groups of all tests share one loopback, where a datagram may be lost
+@pytest.mark.alone  # without root the groups of all tests share one loopback, where a datagram may be lost
 async def test_a_goodbye_that_somebody_else_says_makes_the_node_ask_and_not_believe(url: str, no_leaks: None) -> None:
     here: Any = {"transport": "udp://127.0.0.1:0", "membership": url}
     async with Node(**here, name="one") as one, Node(**here, name="two") as two:

@@ -166,17 +166,25 @@ def test_who_is_on_the_path_stops_them_for_as_long_as_he_is_there(tmp_path: Path
     assert len(lines(capfd)) < LINES_MOST
 
 
+@contextmanager
+def a_registry(tmp_path: Path) -> Iterator[tuple[Served, str]]:
+    """With a token for each right; the URL is that of a member, who may join."""
+    served = Served(tmp_path, tokens=[f"read {READ}", f"join {JOIN}", f"admin {ADMIN}"])
+    own = tmp_path / "member.token"
+    own.touch(0o600)
+    own.write_text(JOIN)
+    served.start()
+    try:
+        yield served, served.url("default", token_file=own, public_key=served.public_key, report="no")
+    finally:
+        served.stop()
+
+
 @pytest.mark.parametrize(
     ("token", "transport"), [(READ, "udp"), (JOIN, "udp"), (JOIN, "http")], ids=["read udp", "join udp", "join http"]
 )
 def test_who_has_a_token_of_the_registry_and_not_the_key_moves_nobody(tmp_path: Path, token: str, transport: str):
-    served = Served(tmp_path, tokens=[f"read {READ}", f"join {JOIN}", f"admin {ADMIN}"])
-    served.start()
-    try:
-        own = tmp_path / "member.token"
-        own.touch(0o600)
-        own.write_text(JOIN)
-        url = served.url("default", token_file=own, public_key=served.public_key, report="no")
+    with a_registry(tmp_path) as (served, url):
         at = places(transport)
         with group(tmp_path, over(transport, at, tmp_path, membership=url)) as workers:
             all_turns(workers)
@@ -185,8 +193,6 @@ def test_who_has_a_token_of_the_registry_and_not_the_key_moves_nobody(tmp_path: 
                 all_turns(workers)
             all_turns(workers)
             judge(tmp_path, workers, 3)
-    finally:
-        served.stop()
     assert "PUT 409" in told["answers"] or token == READ
     assert (token == JOIN) is ("PUT 200" in told["answers"]), "what he invents is listed at places that are free"
     assert "DELETE 200" not in told["answers"] or token == JOIN
@@ -195,13 +201,7 @@ def test_who_has_a_token_of_the_registry_and_not_the_key_moves_nobody(tmp_path: 
 
 
 def test_who_has_the_groups_key_and_no_identity_moves_nobody_where_one_is_required(tmp_path: Path):
-    served = Served(tmp_path, tokens=[f"join {JOIN}", f"admin {ADMIN}"])
-    served.start()
-    try:
-        own = tmp_path / "member.token"
-        own.touch(0o600)
-        own.write_text(JOIN)
-        url = served.url("default", token_file=own, public_key=served.public_key, report="no")
+    with a_registry(tmp_path) as (served, url):
         at = places("udp")
         nodes = over("udp", at, tmp_path, membership=url, require_identity=True)
         for number, node in enumerate(nodes):
@@ -216,8 +216,6 @@ def test_who_has_the_groups_key_and_no_identity_moves_nobody_where_one_is_requir
                 all_turns(workers)
             all_turns(workers)
             counted = judge(tmp_path, workers, 3)
-    finally:
-        served.stop()
     assert sum(each["dropped"].get("unsigned", 0) for each in counted) > 10
 
 

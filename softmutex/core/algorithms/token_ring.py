@@ -410,7 +410,8 @@ class TokenRing(OneByOne):
                 out.append(Send(node, Seek(self._number)))
         if self._token is not None and joined and self._running is None and not self._waiting:
             out.append(SetTimer(REST, now + self._skip))  # it was alone
-        self._without(now, out)
+        self._check_search(now, out)
+        self._search_if_owed(now, out)
 
     def _goes(self, node: NodeId, is_clean: bool, out: list[Effect]) -> None:
         """It counts no more. `is_clean`: it did not take the token along."""
@@ -422,10 +423,6 @@ class TokenRing(OneByOne):
             out.append(CancelTimer(PASS))
         if self._seeking is not None:
             self._seeking.pop(node, None)
-
-    def _without(self, now: Instant, out: list[Effect]) -> None:
-        self._check_search(now, out)
-        self._search_if_owed(now, out)
 
     def _search_if_owed(self, now: Instant, out: list[Effect]) -> None:
         if self._owes and not self._frozen:
