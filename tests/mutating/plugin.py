@@ -19,6 +19,7 @@ import resource
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.abc import MetaPathFinder
@@ -111,6 +112,7 @@ class InPlace:
         self.failed: set[str] = set()
         self.items: dict[str, pytest.Item] = {}
         self.functions: dict[str, list[FunctionType]] = {}  # of which file
+        self.caught_by: dict[str, Counter[str]] = {}  # of which file, which test, how many
         first = {}
         for file in job["files"]:
             first[file] = 1 + max((max(lines.values(), default=0) for lines in self.lines.values()), default=0)
@@ -179,6 +181,8 @@ class InPlace:
         tests = [test for test in reach.of(mutant) if test in self.items]  # a map may be older than the tests
         if not functions or not all(fits(each.__code__, codes) for each in functions):
             return {"tests": len(tests), "ran": 0, "caught_by": "", "must_be_loaded": True}
+        caught_others = self.caught_by.setdefault(mutant.file, Counter())
+        tests.sort(key=lambda test: -caught_others[test])
         chosen = reach.within(tests, self.job["budget"])
         caught_by = ""
         while chosen:
@@ -187,6 +191,7 @@ class InPlace:
             if caught_by not in chosen or not self._fails_anyhow(caught_by):
                 break
             chosen.remove(caught_by)  # it fails here and now, whatever the code
+        caught_others[caught_by] += caught_by in chosen
         return {"tests": len(tests), "ran": len(chosen), "caught_by": caught_by, "must_be_loaded": False}
 
     def _fails_anyhow(self, test: str) -> bool:
@@ -209,7 +214,6 @@ class InPlace:
         if child == 0:
             said = "it ends the tests"
             try:
-                os.setsid()
                 resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
                 resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 5))
                 said = work()
