@@ -16,6 +16,7 @@ An instance is accepted wherever a URL is. A package registers its own in `pypro
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cache
@@ -32,6 +33,7 @@ from softmutex.urls import without_secrets
 P = TypeVar("P")
 
 log = logger("plugins")
+_LEARNING = threading.Lock()  # threads make mutexes at once, each the first of its algorithm
 
 
 class Role(StrEnum):
@@ -85,7 +87,8 @@ def algorithm(what: str | type[Algorithm]) -> type[Algorithm]:
             f"the algorithm {what!r} is a class that calls itself {machine.name!r}. Register it under its own name: "
             "that is what members tell each other."
         )
-    wire.learn(machine.name, machine.messages)
+    with _LEARNING:
+        wire.learn(machine.name, machine.messages)
     return machine
 
 

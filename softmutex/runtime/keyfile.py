@@ -24,7 +24,7 @@ import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -147,10 +147,10 @@ def stamp_of(path: Path | None) -> tuple[int, ...]:
 # --- changes, for `softmutex key` -------------------------------------------------------------------------------------
 
 
-def make(path: Path, beside: Sequence[bytes] = ()) -> int:
+def make(path: Path, beside: Sequence[bytes] = (), fits: Callable[[bytes], bool] = lambda key: True) -> int:
     """A new file with one new key, whose id is none of those `beside`."""
     taken = {key_id(key) for key in beside}
-    while key_id(key := secrets.token_bytes(KEY_SIZE)) in taken:
+    while key_id(key := secrets.token_bytes(KEY_SIZE)) in taken or not fits(key):
         pass
     with being_changed(path):
         if path.exists():

@@ -14,6 +14,7 @@ from softmutex_adapters.registry.tokens import Tokens
 from softmutex import Node
 from softmutex.ports import Member, Observation
 from tests.browser.chromium import Tab, chromium
+from tests.ports import kept_port
 from tests.registry.inside import Inside, inside
 
 pytestmark = pytest.mark.needs("chromium")
@@ -242,12 +243,12 @@ async def test_it_can_be_read_on_a_phone_by_day_and_night(registry: Inside, tab:
 
 
 async def test_a_registry_that_is_gone_is_said_and_found_again(tmp_path: Path, tab: Tab):
-    async with inside(tmp_path) as registry:
-        await tab.open(f"{registry.base}/#lab")
-        await tab.until("document.querySelector('#pulse').className == 'live'", "it is there")
-        port = registry.port
-    await tab.until("document.querySelector('#pulse').className == 'lost'", "it is gone")
-    assert "tries again" in await tab.text("#trouble")
-    async with inside(tmp_path, port=port):
-        await tab.until("document.querySelector('#pulse').className == 'live'", "it is back")
-        await tab.until("document.querySelector('#trouble').hidden", "and nothing is wrong")
+    with kept_port() as port:
+        async with inside(tmp_path, port=port) as registry:
+            await tab.open(f"{registry.base}/#lab")
+            await tab.until("document.querySelector('#pulse').className == 'live'", "it is there")
+        await tab.until("document.querySelector('#pulse').className == 'lost'", "it is gone")
+        assert "tries again" in await tab.text("#trouble")
+        async with inside(tmp_path, port=port):
+            await tab.until("document.querySelector('#pulse').className == 'live'", "it is back")
+            await tab.until("document.querySelector('#trouble').hidden", "and nothing is wrong")

@@ -72,7 +72,7 @@ async def inside(
 ) -> AsyncIterator[Inside]:
     hub = Hub(store or SqliteStore(str(folder / "registry.db")), signer or signer_of(folder), **(hub or {}))
     server = RegistryServer(hub, tokens=tokens, **limits)
-    bound = socket.create_server(("127.0.0.1", port))
+    bound = socket.create_server(("127.0.0.1", port), reuse_port=True)  # of `kept_port`
     bound.setblocking(False)
     port = bound.getsockname()[1]
     await hub.open()

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import datetime
 import logging
-import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from email.utils import format_datetime
@@ -23,6 +22,7 @@ from softmutex_adapters.registry.tokens import Tokens
 from softmutex import Node, plugins
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen, Member
+from tests.ports import kept_port
 from tests.registry.inside import inside, until
 from tests.sight import Sight
 
@@ -136,19 +136,18 @@ async def test_without_any_registry_join_returns_says_so_and_joins_when_one_come
     no_leaks: None, tmp_path: Path, monkeypatch: Any, caplog: Any
 ):
     monkeypatch.setattr(memberships, "JOIN_S", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        port = place.getsockname()[1]
-    async with member(f"http://127.0.0.1:{port}") as one:
-        await one.join(ME)
-        assert "They are asked again; without a list nothing begins here" in caplog.text
-        assert "Does `softmutex registry` run there" in caplog.text
-        assert await one.watch() == ()
-        assert not one.complete
-        told = len(caplog.records)
-        await until(lambda: one.statistics()["troubles"] >= 5, "it tries again and again")
-        assert len(caplog.records) == told, "and says so once"
-        async with inside(tmp_path, port=port) as registry, member(registry.base) as onlooker:
-            await shows(onlooker, ME.address)
+    with kept_port() as port:
+        async with member(f"http://127.0.0.1:{port}") as one:
+            await one.join(ME)
+            assert "They are asked again; without a list nothing begins here" in caplog.text
+            assert "Does `softmutex registry` run there" in caplog.text
+            assert await one.watch() == ()
+            assert not one.complete
+            told = len(caplog.records)
+            await until(lambda: one.statistics()["troubles"] >= 5, "it tries again and again")
+            assert len(caplog.records) == told, "and says so once"
+            async with inside(tmp_path, port=port) as registry, member(registry.base) as onlooker:
+                await shows(onlooker, ME.address)
 
 
 # --- registries that are wrong ---------------------------------------------------------------------------------------

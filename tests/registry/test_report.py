@@ -19,6 +19,7 @@ from softmutex_adapters.registry.store import Entry
 
 from softmutex.core.events import FactKind, Note, Token
 from softmutex.ports import Member, Observation
+from tests.ports import kept_port
 from tests.registry.inside import Inside, body, inside, lease, until
 
 
@@ -410,22 +411,22 @@ async def test_the_page_may_load_nothing_from_elsewhere_and_be_framed_by_nobody(
 
 
 async def test_a_member_reports_by_itself_and_again_to_a_registry_that_was_restarted(no_leaks: None, tmp_path: Path):
-    async with inside(tmp_path) as registry:
-        port = registry.port
-        membership = RegistryMembership([registry.base], "g")
-        await membership.join(Member("10.0.0.1:1", 1, "one"))
-        assert membership.observer is not None
-        membership.observer.notice(Observation("m", 1, "overrun", {"request": 1}))
+    with kept_port() as port:
+        async with inside(tmp_path, port=port) as registry:
+            membership = RegistryMembership([registry.base], "g")
+            await membership.join(Member("10.0.0.1:1", 1, "one"))
+            assert membership.observer is not None
+            membership.observer.notice(Observation("m", 1, "overrun", {"request": 1}))
 
-        async def shows(of: Inside) -> bool:
-            mutexes = (await picture(of))["mutexes"]
-            return bool(mutexes) and mutexes[0]["overruns"] == 1
+            async def shows(of: Inside) -> bool:
+                mutexes = (await picture(of))["mutexes"]
+                return bool(mutexes) and mutexes[0]["overruns"] == 1
 
-        await until(lambda: shows(registry), "it is told", 10.0)
-    async with inside(tmp_path, port=port) as registry:
-        membership.observer.notice(Observation("n", 1, "overrun", {"request": 1}))
-        await until(lambda: shows(registry), "all is told again", 30.0)
-        await membership.aclose()
+            await until(lambda: shows(registry), "it is told", 10.0)
+        async with inside(tmp_path, port=port) as registry:
+            membership.observer.notice(Observation("n", 1, "overrun", {"request": 1}))
+            await until(lambda: shows(registry), "all is told again", 30.0)
+            await membership.aclose()
 
 
 async def test_a_one_shot_run_is_told_before_it_leaves(no_leaks: None, tmp_path: Path):

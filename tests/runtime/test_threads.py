@@ -57,6 +57,35 @@ def test_a_mutex_without_a_loop_excludes_threads_and_leaves_no_thread_behind():
     assert "softmutex" not in [thread.name for thread in threading.enumerate()]
 
 
+def test_threads_make_their_first_mutexes_at_once_whatever_the_algorithm():
+    """Each teaches the wire its messages; two at once were told that a number was taken already, by themselves."""
+    script = """
+        import sys, threading
+        from softmutex import plugins
+
+        sys.setswitchinterval(1e-6)
+        wrong = []
+        for name in plugins.installed(plugins.Role.ALGORITHM):
+            plugins.load(plugins.Role.ALGORITHM, name)
+            ready = threading.Barrier(8)
+
+            def use():
+                ready.wait()
+                try:
+                    plugins.algorithm(name)
+                except Exception as error:
+                    wrong.append(error)
+
+            threads = [threading.Thread(target=use) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert not wrong, wrong
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=100)
+
+
 def test_one_mutex_object_serves_many_threads():
     mutex = sync.SoftMutex("x", **by_url("one-object"), timeout=60)
     inside: list[int] = []

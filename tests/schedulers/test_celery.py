@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.schedulers.contract import (
     ALONE_TOO,
     LossContract,
@@ -44,8 +45,7 @@ def celery_tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @contextmanager
 def redis_server(here: Path) -> Iterator[Any]:
     """Gives the application whose broker this is."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(here)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as redis:
         os.environ["REDIS_URL"] = f"redis://127.0.0.1:{port}/0"

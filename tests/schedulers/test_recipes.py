@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.schedulers.contract import wait_until
 
 RECIPES = Path(__file__).parent.parent.parent / "examples" / "schedulers"
@@ -41,8 +42,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def redis(tmp_path: Path, environ: dict[str, str]) -> Iterator[None]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path)]
     with running(command, environ, tmp_path):
         environ["REDIS_URL"] = f"redis://127.0.0.1:{port}"

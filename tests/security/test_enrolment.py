@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from softmutex_adapters.registry import enrolment, wire
+from softmutex_adapters.registry.identity_command import can_be_given_to_a_command
 from softmutex_adapters.registry.store import INVITED
 from softmutex_adapters.registry.tokens import Tokens, new_token
 
@@ -269,3 +270,13 @@ def test_no_token_looks_like_a_flag(monkeypatch: pytest.MonkeyPatch):
     drawn = iter(["-first", "--second", "third"])
     monkeypatch.setattr("secrets.token_urlsafe", lambda _size: next(drawn))
     assert new_token() == "third"
+
+
+def test_no_public_key_of_a_host_looks_like_a_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One of 64 did, and `softmutex ban --lift KEY` did not take it."""
+    begins_as_a_flag, other = (bytes([number]) * 32 for number in (41, 42))
+    assert not can_be_given_to_a_command(begins_as_a_flag)
+    drawn = iter([begins_as_a_flag, other])
+    monkeypatch.setattr("secrets.token_bytes", lambda size: next(drawn) if size == len(other) else bytes(size))
+    keyfile.make(tmp_path / "me", fits=can_be_given_to_a_command)
+    assert read_keys(tmp_path / "me") == [other]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,8 @@ from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.ports import free_port
 
 APPLICATION = Path(__file__).with_name("application.py")
 PATIENCE_S = 100.0
@@ -139,8 +140,7 @@ class Prometheus:
     def __init__(self, where: Path, rules: Path, ports: list[int]) -> None:
         targets = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
         (where / "prometheus.yml").write_text(CONFIGURATION.format(rules=rules, targets=targets))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self._log = (where / "prometheus.log").open("w")
         self._process = subprocess.Popen(
             [

@@ -4,6 +4,8 @@
     softmutex ban --lift WHO           pardons; an identity has to be enrolled again
     softmutex ban --list               who is banned, and why
 
+A public key that begins with a dash: softmutex ban -- KEY, softmutex ban --lift=KEY.
+
 An identity that is banned loses its enrolment, so that its host comes back only when it is invited again. Who has the
 group's key and means harm still can waste the others' time: change the key, too (`softmutex key`).
 """

@@ -86,6 +86,11 @@ def secret_of(file: Path) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(read_keys(file)[0])
 
 
+def can_be_given_to_a_command(secret: bytes) -> bool:
+    """One public key of 64 begins as a flag does."""
+    return not public_of(Ed25519PrivateKey.from_private_bytes(secret)).startswith("-")
+
+
 def public_of(secret: Ed25519PrivateKey) -> str:
     return wire.to_text(secret.public_key().public_bytes_raw())
 
@@ -96,7 +101,7 @@ async def enrol(registry: RegistryMembership, arguments: argparse.Namespace, set
         raise ConfigError("that is no one-time token. Ask the operator for one: softmutex identity invite NAME.")
     file = own_file(arguments, settings)
     if not file.exists():
-        keyfile.make(file)
+        keyfile.make(file, fits=can_be_given_to_a_command)
     secret = secret_of(file)
     public = secret.public_key().public_bytes_raw()
     name = settings["name"] or "member"
