@@ -279,4 +279,4 @@ def test_no_public_key_of_a_host_looks_like_a_flag(tmp_path: Path, monkeypatch: 
     drawn = iter([begins_as_a_flag, other])
     monkeypatch.setattr("secrets.token_bytes", lambda size: next(drawn) if size == len(other) else bytes(size))
     keyfile.make(tmp_path / "me", fits=can_be_given_to_a_command)
-    assert read_keys(tmp_path / "me") == [other]
+    assert list(read_keys(tmp_path / "me")) == [other]
