@@ -153,8 +153,7 @@ async def test_a_list_that_is_held_back_is_not_called_whole(no_leaks: None):
 
 async def test_the_first_key_stands_for_the_life_of_a_member(no_leaks: None):
     async with between() as it, member(it.base) as one, Sight(one) as sight:
-        await until(lambda: one.complete, "it is fresh")
-        assert sight.others == (YOU,)
+        await until(lambda: one.complete and sight.others == (YOU,), "it is fresh")
         it.signer = OTHER  # whoever took the address
         with pytest.raises(CannotOpen, match="the first time"):
             await one.join(ME)
