@@ -10,7 +10,7 @@ import pytest
 from softmutex.core.algorithms.central import Allow, AskFor, Central, Free, InLine
 from softmutex.core.algorithms.elections import Coordinator, Follow, Known
 from softmutex.core.events import SECOND, Effect, Event, Grant, Instant, MembersChanged, Received, Send, Withdrawn
-from softmutex.sim import Kill, simulate
+from softmutex.sim import Kill, nemesis, simulate
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.scenarios import scenario
 from tests.algorithms.explorer import Found, explore
@@ -257,3 +257,8 @@ def test_who_waits_when_the_coordinator_leaves_gives_the_election_time_before_it
     b.request(1)
     b.handle(MembersChanged((), (1,)))
     assert b.timers["again"] - b.now >= SECOND // 4
+
+
+def test_a_lost_message_is_missed_soon_however_long_a_takes():
+    """An ALLOW was lost in a cut: the coordinator asked after twice the length of A, and that was 77 s."""
+    assert simulate(nemesis.draw(9009, (2, 16), "central")).violations == []

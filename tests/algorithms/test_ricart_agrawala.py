@@ -9,9 +9,20 @@ import pytest
 
 from softmutex.core.algorithms.ricart_agrawala import HIGHEST, STRANGERS, Later, Permit, Request, RicartAgrawala
 from softmutex.core.errors import InvariantBreach
-from softmutex.core.events import Effect, Event, Instant, Leaving, MembersChanged, NodeId, Received, Send, Withdrawn
+from softmutex.core.events import (
+    SECOND,
+    Effect,
+    Event,
+    Instant,
+    Leaving,
+    MembersChanged,
+    NodeId,
+    Received,
+    Send,
+    Withdrawn,
+)
 from softmutex.core.machine import Setup
-from softmutex.sim import simulate
+from softmutex.sim import nemesis, simulate
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.scenarios import scenario
 from tests.algorithms.explorer import Found, explore
@@ -155,6 +166,47 @@ def test_who_leaves_is_gone_only_when_the_postponed_are_permitted():
     assert not b.departs
     b.release(1)
     assert sent(b) == [(3, Permit(2))] and b.departs
+
+
+def test_who_lacks_only_the_last_permit_is_not_patient_for_longer_because_it_has_waited_for_long():
+    b = bench(3, (1, 2, 3)).at(0)
+    b.receive(Request(1), 1)
+    b.request(1)
+    b.at(100).receive(Permit(2), 2)  # 1 comes first, and may run A: for 4 s, as is stated
+    b.at(108).fire("again")
+    assert sent(b) == [(1, Request(2, again=True))]
+    b.receive(Later(2, 1), 1)
+    assert not asks_by(b, 112.9)
+    assert asks_by(b, 114)  # not after half of the time since it asked
+
+
+def asks_by(b: Bench, seconds: float) -> bool:
+    while "again" in b.timers and b.timers["again"] <= b.at(seconds).now:
+        b.fire("again")
+        if sent(b):
+            return True
+    return False
+
+
+def test_a_permit_that_was_asked_for_again_does_not_teach_that_answers_take_long():
+    b = bench(3, (1, 2, 3)).at(0)
+    for number in range(1, 20):
+        b.request(number)
+        b.receive(Permit(number), 1)
+        b.at(2 * number).fire("again")  # the permit of 2 was lost
+        assert sent(b) == [(2, Request(number, again=True))]
+        assert b.timers["again"] - b.now < SECOND
+        b.receive(Permit(number), 2)
+        b.release(number)
+
+
+@pytest.mark.parametrize(
+    "seed", [9013, 9046, pytest.param(80, marks=pytest.mark.slow)]
+)  # 80: forty-four, of whom each stands still in its turn
+def test_after_heavy_loss_those_who_wait_stand_still_for_seconds_in_all(seed: int):
+    """12 to 27 s: a permit that had been asked for again was taken for an answer that took seconds, and who lacked the
+    last one waited for it the longer the longer it had been in the queue."""
+    assert simulate(nemesis.draw(seed, (2, 16), "ricart-agrawala")).violations == []
 
 
 def test_it_checks_itself():

@@ -9,7 +9,8 @@ rebuilt from the waiters and the holder, and an ALLOW of a former coordinator is
 
 Which silence is a lost message? A waiter learns from each ALLOW how many waited, so it knows about how long its turn
 takes and asks again only after that; IN_LINE answers. The coordinator says ALLOW again to a holder that takes longer
-than A should while others wait: KEPT, FREE, or silence; or it takes the ALLOW that was lost.
+than A should while others wait: KEPT, FREE, or silence; or it takes the ALLOW that was lost. Where A takes a minute,
+none of them waits for two to find out: five seconds are enough, and cost two messages.
 
 Survives: loss, repetition, delay, reordering, pauses, wrong clocks; comings and goings; deaths of waiters, of holders
 and of coordinators, as soon as they are known. A member that is silent stops others only while it runs A, coordinates,
@@ -33,6 +34,7 @@ from softmutex.core.events import (
     SECOND,
     CancelTimer,
     Count,
+    Duration,
     Effect,
     Grant,
     Instant,
@@ -49,7 +51,7 @@ from softmutex.core.messages import Flag, Message
 
 AGAIN: Final = "again"
 CHECK: Final = "check"
-SELDOM: Final = 15 * SECOND  # how often at the least somebody is asked who is expected to be silent
+SELDOM: Final = 5 * SECOND  # how often at the least somebody is asked who is expected to be silent
 
 
 class AskFor(NamedTuple):
@@ -136,9 +138,13 @@ class Central(WithLeader):
         wait = self._patience.wait(self._asks)
         out.append(SetTimer(AGAIN, now + (wait if again else max(wait, self._turn()))))
 
-    def _turn(self) -> int:
+    def _turn(self) -> Duration:
         """How long it may take until it is this node's turn."""
-        return 2 * self._op + 5 * self._depth * self._op // 4
+        return min(2 * self._op + 5 * self._depth * self._op // 4, SELDOM * (1 + self._depth))
+
+    def _late(self) -> Duration:
+        """When somebody who runs A is asked whether it does."""
+        return min(2 * self._op, SELDOM)
 
     def _fired(self, timer: TimerName, now: Instant, out: list[Effect]) -> None:
         if timer == AGAIN:
@@ -188,7 +194,7 @@ class Central(WithLeader):
         if self._holder is not None:
             if self._holder[0] != self._me and len(self._queue) == 1:
                 self._check_tries = 0
-                out.append(SetTimer(CHECK, now + 2 * self._op))
+                out.append(SetTimer(CHECK, now + self._late()))
             return
         if self._missing:
             raise InvariantBreach(f"C1: node {self._me} coordinates without {list(self._missing)}")
@@ -202,7 +208,7 @@ class Central(WithLeader):
             self._grant(Grant(request, self._term, self._hop, self._baggage), out)
         else:
             out.append(Send(node, Allow(self._term, request, self._hop, len(self._queue), self._baggage)))
-            out.append(SetTimer(CHECK, now + 2 * self._op) if self._queue else CancelTimer(CHECK))
+            out.append(SetTimer(CHECK, now + self._late()) if self._queue else CancelTimer(CHECK))
 
     def _check(self, now: Instant, out: list[Effect]) -> None:
         """Others wait, and A takes long: was an ALLOW lost, or a FREE?"""
@@ -254,7 +260,7 @@ class Central(WithLeader):
             case Kept(request):
                 if self._holder == (sender, request) and self._leader == self._me:
                     self._check_tries = 0
-                    wait = min(SELDOM, max(2 * self._op, (now - self._granted_at) // 2))
+                    wait = min(SELDOM, max(self._late(), (now - self._granted_at) // 2))
                     out.append(SetTimer(CHECK, now + wait))
             case _:
                 self._of_elections(sender, message, now, out)
@@ -287,7 +293,7 @@ class Central(WithLeader):
     def _led(self, now: Instant, out: list[Effect]) -> None:
         self._serve(now, out)
         if self._holder is not None and self._queue and self._holder[0] != self._me:
-            out.append(SetTimer(CHECK, now + 2 * self._op))
+            out.append(SetTimer(CHECK, now + self._late()))
 
     def _follows_another(self, now: Instant, out: list[Effect]) -> None:
         self._queue, self._holder = {}, None
