@@ -82,6 +82,19 @@ def test_who_began_tells_the_ring_who_was_elected():
     assert sent(b) == [(2, GoesOn(1, False)), (2, Follow(2, 0)), (2, Elected(2, 1, 2))]
 
 
+def test_a_ballot_that_nobody_says_to_have_is_sent_again_to_whoever_is_the_next_now():
+    b = bereft(Ring, 1, (1, 2, 3, 4), 4)
+    dies(b, 4)
+    b.fire("pass")
+    assert sent(b) == [(2, Ballot(1, 1, 1, 1))]
+    dies(b, 2)
+    b.fire("pass")
+    assert sent(b) == [(3, Ballot(1, 1, 1, 1))]
+    b.receive(GoesOn(1, False), 3)
+    b.fire("pass")
+    assert sent(b) == [] and "pass" not in b.timers
+
+
 def test_who_leads_stays_whoever_comes_and_says_so():
     b = Bench(Bully, me=1, members=(1,))
     b.request(1)

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from softmutex.core.algorithms.keeper import Keeper
-from softmutex.core.events import SECOND, FactKind, Note, Received, Send, Started
+from softmutex.core.algorithms.keeper.messages import Claim, Keeps, Legacy, Name, Propose, Report
+from softmutex.core.events import SECOND, FactKind, Leaving, Level, Note, Reach, Received, Send, Slept, Started
 from softmutex.core.laws import Law
 from softmutex.core.machine import Setup
-from softmutex.core.messages import Accept, Commit, Offer
+from softmutex.core.messages import Accept, Commit, Done, Offer
 from softmutex.sim import Kill, Partition, simulate
 from softmutex.sim.faults import Batch, Churn, DeadLink
 from softmutex.sim.nemesis import draw
 from softmutex.sim.result import Result
 from softmutex.sim.scenario import Scenario
+from tests.core.bench import Bench
 
 FEW = (2, 16)  # nodes
 KEEPER_AND_HOLDER = (Kill(40.0, "holder", times=1), Kill(40.0, "first", times=1))
@@ -164,3 +166,53 @@ def test_a_token_with_other_settings_is_told_once():
     assert isinstance(answer.message, Accept)
     effects = plain.handle(Received(1, Commit(7, answer.message.reply, token)), 3 * SECOND)
     assert [e.kind for e in effects if isinstance(e, Note) and e.kind is FactKind.MISMATCH] == [FactKind.MISMATCH]
+
+
+# --- one machine on a bench: each sentence is one that a mutant once broke --------------------------------------------
+
+
+def founder(*members: int) -> Bench:
+    """It keeps, has the token, and reaches its group."""
+    b = Bench(Keeper, me=1, members=members)
+    b.start(founder=True)
+    b.handle(Reach(Level.MORE))
+    return b
+
+
+def sent(b: Bench, kind: type) -> list[tuple[int, Any]]:
+    return [(each.to, each.message) for each in b.effects if isinstance(each, Send) and isinstance(each.message, kind)]
+
+
+def test_who_claims_an_idle_token_gets_it_at_once():
+    b = founder(1, 2, 3)
+    b.receive(Claim(3, 1, 1, 0, 0, 2), 3)
+    assert [to for to, _ in sent(b, Commit)] == [3]
+
+
+@pytest.mark.parametrize("members", [(1, 2, 3), (1, 2, 3, 4), (1, 2, 3, 4, 5)])
+def test_a_keeper_that_leaves_asks_one_after_the_other_until_an_heir_answers(members: tuple[int, ...]):
+    b = founder(*members)
+    b.handle(Leaving())
+    ((to, offer),) = sent(b, Offer)
+    b.receive(Accept(offer.nonce, 5), to)
+    b.receive(Done(offer.nonce, 5), to)
+    asked = [node for node, _ in sent(b, Legacy)]
+    for _ in members[2:]:
+        b.fire("linger")
+        asked += [node for node, _ in sent(b, Legacy)]
+    assert sorted(asked) == list(members[1:]) and not b.departs
+    b.receive(Keeps(2, asked[-1]), asked[-1])
+    if not b.departs:
+        b.fire("linger")
+    assert b.departs
+
+
+def test_a_keeper_that_hears_of_a_newer_token_in_a_round_gives_its_own_up():
+    b = founder(1, 2, 3)
+    b.handle(Slept(10 * SECOND))
+    b.fire("round")
+    questions = sent(b, Propose)
+    assert [to for to, _ in questions] == [2, 3]
+    newer = Name(0, 9, 1, 77, 5)
+    b.receive(Report(questions[0][1].number, True, 1, 1, 0, 3, (), (), (newer,), (), (newer,)), 2)
+    assert b.noted(FactKind.DISCARDED) and b.machine.view().tokens == ()

@@ -17,6 +17,7 @@ from softmutex.core.algorithms.wandering.messages import (
     Place,
     Presence,
     Probe,
+    Queued,
     Recall,
     Seen,
     Sight,
@@ -318,6 +319,49 @@ def test_a_home_that_could_not_decide_looks_again_though_nobody_waits():
     assert [note.kind for _, note in stage.notes].count(FactKind.GENERATED) == 2
 
 
+def test_no_token_is_made_while_news_say_that_it_is_on_its_way_between_others():
+    """It moves as fast as the questions do: whoever was asked did not have it yet, and the next one is not asked."""
+    stage = Stage(nodes=4)
+    stage.request(3)
+    stage.run(0.5)
+    place = place_of_token(stage, 3)
+    stage.kill(3)
+    stage.news(left=(3,))
+    stage.request(2)
+    made = [note.kind for _, note in stage.notes].count(FactKind.GENERATED)
+    for hop in range(1, 31):
+        seen = place._replace(hop=place.hop + hop, holder=99)  # whom none of these knows
+        for node, sender in ((1, 2), (2, 1), (4, 1)):
+            stage.tell(node, Received(sender, Sight(0, 0, seen, Presence.ABSENT, False)))
+        stage.run(0.1)
+        assert [note.kind for _, note in stage.notes].count(FactKind.GENERATED) == made
+    stage.run(5)
+    assert [note.kind for _, note in stage.notes].count(FactKind.GENERATED) == made + 1
+    assert stage.granted[-1] == (2, 1)
+
+
+@pytest.mark.parametrize("founder", [True, False])
+def test_a_home_looks_for_a_token_of_which_it_never_heard_and_for_no_other(founder: bool):
+    stage = Stage(nodes=3, founder=founder)
+    stage.run(20)
+    assert (stage.sent["PROBE"] > 0) is not founder
+    assert [note.kind for _, note in stage.notes].count(FactKind.GENERATED) == founder  # nobody waits
+
+
+def test_a_holder_that_slept_tells_its_watchers_as_soon_as_it_knows_that_it_was_not_replaced():
+    """They doubt it, and would go on asking each other until its next beat."""
+    stage = Stage(nodes=5)
+    stage.request(3)
+    stage.run(2)
+    stage.sleep(3)
+    stage.run(1)
+    told = stage.sent["SEEN"]
+    stage.wake(3, 1)
+    stage.run(0.01)
+    assert stage.sent["SEEN"] > told
+    assert stage.lost == []
+
+
 # --- who serves ------------------------------------------------------------------------------------------------------
 
 
@@ -335,6 +379,18 @@ def test_a_home_feeds_whom_it_had_waiting_as_soon_as_it_has_found_the_token():
     found = said_by(stage, home, holder, Sight(probe.message.number, 0, place, Presence.PARKED, True))
     fed = [each for each in found if isinstance(each.message, Feed)]
     assert [(each.to, [ticket.node for ticket in each.message.tickets]) for each in fed] == [(holder, [waiter])]
+
+
+def test_a_home_feeds_a_waiter_that_asks_again_once_more_before_it_looks_for_the_token():
+    """A FEED that got lost is no lost token: a search asks everybody, and each waiter may ask again."""
+    stage = Stage(nodes=3)
+    stage.request(3)
+    stage.run(0.5)
+    stage.request(2)
+    stage.run(0.5)
+    once_more, twice = (said_by(stage, 1, 2, Want(2, 1, False, 0)) for _ in range(2))
+    assert {type(each.message) for each in once_more} == {Feed, Queued}
+    assert {Feed, Queued, Probe} == {type(each.message) for each in twice}
 
 
 # --- who leaves ------------------------------------------------------------------------------------------------------
