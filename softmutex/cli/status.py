@@ -165,22 +165,23 @@ def picture_of_mutex(name: str, told: Sequence[tuple[str, dict[str, Any]]]) -> d
 def lines(picture: dict[str, Any]) -> list[str]:
     nodes, mutexes = picture["nodes"], picture["mutexes"]
     when = time.strftime("%H:%M:%S", time.localtime(picture["at"]))
+    silent = sum(not node["answers"] for node in nodes)
     out = [f"group {picture['group']} ({picture['membership']}), {count(len(nodes), 'node')}, {when}"]
     width = max((len(node["name"]) for node in nodes[:NODES_SHOWN]), default=0)
     for node in nodes[:NODES_SHOWN]:
         how = f"{node['rtt'] * 1000:.1f} ms" if node["answers"] else "no answer: see softmutex doctor"
         out.append(f"  {node['name']:{width}}  {node['address']:21}  {how}")
     if len(nodes) > NODES_SHOWN:
-        silent = sum(not node["answers"] for node in nodes)
         out.append(f"  ... and {len(nodes) - NODES_SHOWN} more; {silent} of all do not answer")
     if not mutexes:
         out += ["", picture["unknown"] or "no mutex is in use"]
     for mutex in mutexes:
-        out += ["", *lines_of_mutex(mutex)]
+        out += ["", *lines_of_mutex(mutex, silent)]
     return list(map(printable, out))
 
 
-def lines_of_mutex(mutex: dict[str, Any]) -> list[str]:
+def lines_of_mutex(mutex: dict[str, Any], silent: int) -> list[str]:
+    """`silent`: so many members did not answer, and one of them may hold it."""
     slots = f", {mutex['slots']} slots" if mutex["slots"] > 1 else ""
     used = count(mutex["acquisitions"], "acquisition")
     epoch = f", epoch {mutex['epoch']}" if mutex["epoch"] else ""  # an algorithm without a token has none
@@ -193,6 +194,8 @@ def lines_of_mutex(mutex: dict[str, Any]) -> list[str]:
     if sum(slots_of(hold) for hold in mutex["holders"]) < mutex["slots"]:
         resting = [node for node in mutex["tokens_at"] if node not in {hold["node"] for hold in mutex["holders"]}]
         somewhere = "  free, or on the way between two nodes" if epoch else "  free"
+        if silent:
+            somewhere = f"  held by nobody that answers; {count(silent, 'node')} did not"
         out.append(f"  free at   {', '.join(resting)}" if resting else somewhere)
     out += [
         f"  waits     {one['node']}  for {span(one['for'])}{several('wants', one)}{urgency(one)}{doing(one)}"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from softmutex.core.algorithms.e2e import E2E, Enqueue, Enqueued, IAmWinner, NotHere, PassToken, TokenTaken, Uncrown
-from softmutex.core.algorithms.non_e2e import NonE2E
+from softmutex.core.algorithms.non_e2e import QUEUE_MOST, NonE2E
 from softmutex.core.algorithms.quorum.messages import Bid, Heir, ReleaseVote, RenewVote, RequestVote, Response
 from softmutex.core.events import SECOND, Effect, Event, Instant, MembersChanged, Received, Released, Send, Withdrawn
 from softmutex.core.machine import Algorithm
@@ -193,6 +193,22 @@ def test_a_later_request_waits_where_it_meets_the_way_of_an_earlier_one():
     b.receive(ReleaseVote(NUMBER, Bid(1, FIRST), 1), FIRST)
     [(_, release)] = sent(b, ReleaseVote)
     assert release.queue == (Bid(2, SECOND_ONE),)
+
+
+def test_where_too_many_wait_the_next_one_goes_on_and_the_others_are_told_nothing():
+    """All were sent on, and told where they waited now, with each request that came: 16,506 messages for a turn of a
+    thousand members that all wanted it."""
+    b = bench(NonE2E, BETWEEN)
+    b.receive(RequestVote(NUMBER, Bid(1, FIRST), 1), FIRST)
+    *others, last = [Bid(stamp, 1000 + stamp) for stamp in range(2, QUEUE_MOST + 3)]
+    for bid in others:
+        b.receive(RequestVote(NUMBER, bid, 1), SECOND_ONE)
+        assert not sent(b, RequestVote)
+    b.receive(RequestVote(NUMBER, last, 1), SECOND_ONE)
+    assert [message.bid for _, message in sent(b, RequestVote)] == [last] and not sent(b, Response)
+    b.receive(ReleaseVote(NUMBER, Bid(1, FIRST), 1), FIRST)
+    [(_, release)] = sent(b, ReleaseVote)
+    assert len(release.queue) == QUEUE_MOST
 
 
 def test_an_earlier_request_is_not_hidden_behind_a_later_one():

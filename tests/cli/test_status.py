@@ -174,6 +174,35 @@ def test_who_does_not_answer_is_shown_as_such(environ: dict[str, str], tmp_path:
 
 
 @pytest.mark.parametrize(
+    ("answers", "epoch", "said"),
+    [
+        (True, 0, "  free"),
+        (True, 3, "  free, or on the way between two nodes"),
+        (False, 0, "  held by nobody that answers; 1 node did not"),
+        (False, 3, "  held by nobody that answers; 1 node did not"),
+    ],
+)
+def test_it_calls_no_mutex_free_while_somebody_who_may_hold_it_does_not_answer(answers: bool, epoch: int, said: str):
+    """By an algorithm without a token only the holder knows: stopped by SIGSTOP, it was not asked, and all was free."""
+    nodes = [
+        {"name": name, "address": "127.0.0.1:1", "answers": there, "rtt": 0.001}
+        for name, there in (("a", True), ("b", answers))
+    ]
+    x = {
+        "name": "x",
+        "algorithm": "voting",
+        "slots": 1,
+        "epoch": epoch,
+        "acquisitions": 0,
+        "holders": [],
+        "waiting": [],
+    }
+    x |= {"tokens_at": [], "waiting_count": 0, "isolated": []}
+    picture = {"group": "g", "membership": "local://", "at": 0.0, "unknown": "", "nodes": nodes, "mutexes": [x]}
+    assert status.lines(picture)[-1] == said
+
+
+@pytest.mark.parametrize(
     ("membership", "listed"),
     [("static://127.0.0.1:1,127.0.0.1:2", "2 members are"), ("registry+http://127.0.0.1:1/g", "no members are")],
 )

@@ -65,8 +65,10 @@ class NonE2E(Quorum):
         entry = self._entries.get(number)
         match message:
             case RequestVote() if not arrived:
-                if entry is None or not self._stays(entry, bid, now):
+                if entry is None or not self._comes_later(entry, bid, now):
                     self._replace(number, entry, bid, now)
+                    return message
+                if not self._stays(entry, bid):
                     return message
                 self._post(bid.node, Response(number, bid, entry.bid, 1 + entry.queue.index(bid)), out)
                 return None
@@ -78,10 +80,12 @@ class NonE2E(Quorum):
                 return message._replace(queue=tuple(sorted({*message.queue, *entry.queue})[:QUEUE_MOST]))
         return message
 
-    def _stays(self, entry: Passage, bid: Bid, now: Instant) -> bool:
-        """Whether it waits here, behind the entry's."""
-        if now >= entry.until or bid.node == entry.bid.node or bid < entry.bid or not self._counts(entry.bid.node):
-            return False
+    def _comes_later(self, entry: Passage, bid: Bid, now: Instant) -> bool:
+        """Than the entry's, which counts still."""
+        return now < entry.until and bid.node != entry.bid.node and bid > entry.bid and self._counts(entry.bid.node)
+
+    def _stays(self, entry: Passage, bid: Bid) -> bool:
+        """Whether it waits here, behind the entry's; where too many do, it goes on, and they stay."""
         entry.queue = [other for other in entry.queue if other.node != bid.node]
         if len(entry.queue) >= QUEUE_MOST:
             return False
