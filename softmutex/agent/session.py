@@ -198,7 +198,7 @@ class JobSession:
                 await asyncio.gather(joining, return_exceptions=True)
                 return
             joining.result()
-            known = len(node.peers())
+            known = len(node.running().members) - 1
             others = f"{known} other{'' if known == 1 else 's'}"
             self._say("said", why=f"joined as {node.name}, {others} known; asking for {wish.name}")
             while not self._over:

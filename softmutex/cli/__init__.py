@@ -21,6 +21,7 @@ try:
     import re
     import sys
     from collections.abc import Sequence
+    from functools import partial
     from importlib import import_module
     from typing import Any, NoReturn
 except KeyboardInterrupt:  # before `main` is there to say so
@@ -29,6 +30,9 @@ except KeyboardInterrupt:  # before `main` is there to say so
 USAGE, DATA, INTERRUPTED, BROKEN_PIPE = 64, 65, 130, 141
 
 SELDOM = 20_000  # what is imported is no garbage: to look for some each 700 objects takes a tenth of a start
+
+# Argparse makes one for each flag; without a width that imports `shutil`, and with it what unpacks archives.
+OF_A_WIDTH = partial(argparse.HelpFormatter, width=80)
 
 BY_ENTRY_POINT = "softmutex.commands"  # the group in which an adapter registers its module, under the command's name
 
@@ -62,7 +66,13 @@ class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong, with the nearest right name, where argparse prints its usage and ends with 2."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **options})
+        super().__init__(**{"allow_abbrev": False, "formatter_class": OF_A_WIDTH, **options})
+
+    def format_help(self) -> str:
+        """As wide as the terminal."""
+        if self.formatter_class is OF_A_WIDTH:
+            self.formatter_class = argparse.HelpFormatter
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         what = _nearest(self, message)

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -168,6 +167,8 @@ def shower(name: str) -> Callable[[str], None]:
     """On the last line of the terminal, which the next text takes away again."""
 
     def show(text: str) -> None:
+        import shutil  # slow to import, and few have a terminal
+
         with suppress(OSError, ValueError, AttributeError):
             width = shutil.get_terminal_size().columns - 1
             sys.stderr.write("\r\x1b[K" + printable(f"softmutex: {name}: {text}" if text else "")[:width])

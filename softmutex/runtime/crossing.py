@@ -22,13 +22,13 @@ from softmutex.ports import Observation
 from softmutex.runtime import weighing
 from softmutex.runtime.claim import MutexClaim
 from softmutex.runtime.config import Settings
-from softmutex.runtime.statistics import MutexStatistics
 from softmutex.runtime.terms import Plan
 from softmutex.saying import logger
 
 if TYPE_CHECKING:
     from softmutex.runtime.local import LocalMutex
     from softmutex.runtime.node import RunningNode
+    from softmutex.runtime.statistics import MutexStatistics
 
 Ts = TypeVarTuple("Ts")
 Loop = asyncio.AbstractEventLoop

@@ -58,7 +58,6 @@ from softmutex.core.group.effects import (
 from softmutex.core.messages import OF_NODE, Forget, Message, Relay, Standing
 from softmutex.core.wire import Frame, UnfitForWire
 from softmutex.ports import CannotOpen, Member
-from softmutex.runtime import statistics
 from softmutex.runtime.lives import REMEDY
 from softmutex.runtime.local import LocalMutex
 from softmutex.runtime.resting import is_worth_it
@@ -67,6 +66,7 @@ from softmutex.saying import logger
 
 if TYPE_CHECKING:
     from softmutex.runtime.node import RunningNode
+    from softmutex.runtime.statistics import Peer
 
 log = logger("group")
 
@@ -464,10 +464,12 @@ class GroupDriver:
     def is_settled(self) -> bool:
         return self.group.is_settled
 
-    def shown(self) -> tuple[statistics.Peer, ...]:
+    def shown(self) -> tuple[Peer, ...]:
+        from softmutex.runtime.statistics import Peer  # slow to make
+
         now = self._node.now()
         return tuple(
-            statistics.Peer(
+            Peer(
                 peer.id,
                 peer.name,
                 peer.address,

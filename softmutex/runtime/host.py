@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from softmutex.core.errors import AcquireTimeout, NodeClosed
 from softmutex.runtime.config import Settings, resolve, with_places
-from softmutex.runtime.statistics import MutexStatistics
 
 if TYPE_CHECKING:
     from softmutex.runtime.node import RunningNode
     from softmutex.runtime.public import Node
+    from softmutex.runtime.statistics import MutexStatistics
 
 
 class Shared:
@@ -101,4 +101,6 @@ class OneShot:
         for shared in self._shared.values():
             if shared.node is not None:
                 return shared.node.mutex_statistics(name)
+        from softmutex.runtime.statistics import MutexStatistics  # slow to make
+
         return MutexStatistics.nothing(name)

@@ -41,7 +41,7 @@ from softmutex.core.events import (
 from softmutex.core.machine import Algorithm, WhenIsolated
 from softmutex.core.messages import PastHold, Remember
 from softmutex.runtime.claim import MutexClaim, Progress, no_longer_alone
-from softmutex.runtime.statistics import Durations, MutexCounts, MutexStatistics, Overlaps
+from softmutex.runtime.counting import Durations, MutexCounts, Overlaps
 from softmutex.runtime.terms import Policy, Terms
 from softmutex.runtime.whom import cut, of_this_process
 from softmutex.saying import logger
@@ -49,6 +49,7 @@ from softmutex.saying import logger
 if TYPE_CHECKING:
     from softmutex.runtime.lookout import Round
     from softmutex.runtime.node import RunningNode
+    from softmutex.runtime.statistics import MutexStatistics
 
 log = logger("hold")
 
@@ -381,6 +382,8 @@ class LocalMutex:
             self.node.lookout.bequeath(self)
 
     def statistics(self) -> MutexStatistics:
+        from softmutex.runtime.statistics import MutexStatistics  # slow to make
+
         counts = self.counts
         return MutexStatistics(
             name=self.name,

@@ -29,13 +29,13 @@ from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
 from softmutex.runtime.local import LocalMutex
 from softmutex.runtime.notes import Notes
-from softmutex.runtime.statistics import Peer
 from softmutex.runtime.timers import Timers
 from softmutex.runtime.whom import cut, of_this_process, shown_past, shown_uses
 from softmutex.saying import logger
 
 if TYPE_CHECKING:
     from softmutex.runtime.identity import Vouching
+    from softmutex.runtime.statistics import Peer
     from softmutex.seen import MutexSeen, PastSeen
 
 log = logger("hold")

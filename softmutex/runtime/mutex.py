@@ -33,10 +33,10 @@ from softmutex.runtime.hold import Hold
 from softmutex.runtime.host import OneShot
 from softmutex.runtime.node import RunningNode
 from softmutex.runtime.options import OneShotOptions, read_one_shot_options
-from softmutex.runtime.statistics import MutexStatistics
 from softmutex.runtime.terms import Plan, plan
 
 if TYPE_CHECKING:
+    from softmutex.runtime.statistics import MutexStatistics
     from softmutex.seen import MutexSeen, PastSeen
 
 P = ParamSpec("P")

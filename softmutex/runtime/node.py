@@ -64,7 +64,6 @@ from softmutex.runtime.driver import FOR_THE_NODE, GroupDriver
 from softmutex.runtime.lag import SLEEP, LagMonitor
 from softmutex.runtime.local import LocalMutex
 from softmutex.runtime.observing import Observers, default_name
-from softmutex.runtime.statistics import NodeStatistics
 from softmutex.runtime.status import StatusDesk
 from softmutex.runtime.terms import Plan, Terms
 from softmutex.runtime.timers import Timers
@@ -72,6 +71,7 @@ from softmutex.saying import logger
 
 if TYPE_CHECKING:
     from softmutex.runtime.sealing import Refused
+    from softmutex.runtime.statistics import NodeStatistics
 
 log = logger("node")
 
@@ -479,17 +479,9 @@ class RunningNode:
         return self.driver.group.company.call(id)
 
     def statistics(self) -> NodeStatistics:
-        return NodeStatistics(
-            peers=len(self.members) - 1,
-            mutexes=len(self.mutexes),
-            dropped={**self.dropped, **{why.value: count for why, count in self.seal.refusals.items() if count}},
-            told=dict(self.warnings),
-            loop_lag_max=self.lag.max_s,
-            loop_lags=self.lag.count,
-            transport=dict(self.transport.statistics()),
-            membership=dict(self.membership.statistics()),
-            timers=len(self.timers),
-        )
+        from softmutex.runtime.statistics import NodeStatistics  # slow to make
+
+        return NodeStatistics.of(self)
 
 
 async def close_each(name: str, *parts: Callable[[], Awaitable[None]]) -> None:

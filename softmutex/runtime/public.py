@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from softmutex.core.errors import ConfigError, NodeClosed
 from softmutex.core.events import NodeId
@@ -22,7 +22,9 @@ from softmutex.runtime.keys import group_keys
 from softmutex.runtime.mutex import SoftMutex
 from softmutex.runtime.node import RunningNode
 from softmutex.runtime.options import MutexOptions, NodeOptions, read_mutex_options, read_node_options
-from softmutex.runtime.statistics import MutexStatistics, NodeStatistics, Peer
+
+if TYPE_CHECKING:
+    from softmutex.runtime.statistics import MutexStatistics, NodeStatistics, Peer
 
 
 class NodeBase:
@@ -133,6 +135,8 @@ class NodeBase:
         node.loop.call_soon_threadsafe(node.rekey, keys)
 
     def mutex_statistics(self, name: str) -> MutexStatistics:
+        from softmutex.runtime.statistics import MutexStatistics  # slow to make
+
         mutex = self.running().mutexes.get(name)
         return MutexStatistics.nothing(name) if mutex is None else mutex.statistics()
 

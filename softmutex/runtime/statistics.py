@@ -1,30 +1,18 @@
-"""What is counted, and the frozen pictures of it that the application is given."""
+"""The frozen pictures that the application is given of what was counted (`counting.py`).
+
+Dataclasses are slow to make, so this is imported by whoever asks for one: a command that ends at once does not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from softmutex.core.events import Duration, FactKind, NodeId, RequestId, to_seconds
+from softmutex.core.events import NodeId
 
-PAIRS_KEPT = 256
-
-
-class Durations:
-    """Count, sum and maximum of something that takes time."""
-
-    __slots__ = ("count", "max_ns", "total_ns")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total_ns: Duration = 0
-        self.max_ns: Duration = 0
-
-    def add(self, duration: Duration) -> None:
-        self.count += 1
-        self.total_ns += duration
-        if duration > self.max_ns:
-            self.max_ns = duration
+if TYPE_CHECKING:
+    from softmutex.runtime.node import RunningNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,54 +22,6 @@ class OverlapStatistics:
     count: int = 0
     seconds: float = 0.0
     longest: float = 0.0
-
-
-class Overlaps:
-    """Pairs of holds, each counted once however often it is told of. The oldest are forgotten one by one, not counted
-    out."""
-
-    __slots__ = ("_lengths", "count", "longest_ns", "total_ns")
-
-    def __init__(self) -> None:
-        self._lengths: dict[tuple[RequestId, NodeId, RequestId], Duration] = {}
-        self.count = 0
-        self.total_ns: Duration = 0
-        self.longest_ns: Duration = 0
-
-    def add(self, pair: tuple[RequestId, NodeId, RequestId], length: Duration) -> bool:
-        """Whether it is new."""
-        known = self._lengths.pop(pair, None)
-        if known is None:
-            self.count += 1
-        longest = max(known or 0, length)
-        self.total_ns += longest - (known or 0)
-        self.longest_ns = max(self.longest_ns, longest)
-        self._lengths[pair] = longest
-        if len(self._lengths) > PAIRS_KEPT:
-            del self._lengths[next(iter(self._lengths))]
-        return known is None
-
-    def seen(self) -> OverlapStatistics:
-        return OverlapStatistics(self.count, to_seconds(self.total_ns), to_seconds(self.longest_ns))
-
-
-class MutexCounts:
-    """Of one mutex on one node."""
-
-    __slots__ = ("acquisitions", "cancelled", "facts", "lost", "overruns", "received", "sent", "timeouts")
-
-    def __init__(self) -> None:
-        self.acquisitions = 0
-        self.timeouts = 0
-        self.cancelled = 0
-        self.overruns = 0
-        self.lost = 0
-        self.facts: dict[str, int] = {}
-        self.sent: dict[str, int] = {}
-        self.received: dict[str, int] = {}
-
-    def note(self, kind: FactKind) -> None:
-        self.facts[kind.value] = self.facts.get(kind.value, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +64,20 @@ class NodeStatistics:
     transport: Mapping[str, int]
     membership: Mapping[str, int]
     timers: int = 0  # set, and still to fire
+
+    @classmethod
+    def of(cls, node: RunningNode) -> NodeStatistics:
+        return cls(
+            peers=len(node.members) - 1,
+            mutexes=len(node.mutexes),
+            dropped={**node.dropped, **{why.value: count for why, count in node.seal.refusals.items() if count}},
+            told=dict(node.warnings),
+            loop_lag_max=node.lag.max_s,
+            loop_lags=node.lag.count,
+            transport=dict(node.transport.statistics()),
+            membership=dict(node.membership.statistics()),
+            timers=len(node.timers),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,12 +40,12 @@ from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
 from softmutex.runtime.doorstep import explain
 from softmutex.runtime.local import LocalMutex
-from softmutex.runtime.statistics import NodeStatistics, Peer
 from softmutex.runtime.whom import of_this_process
 
 if TYPE_CHECKING:
     from softmutex.runtime.identity import Vouching
     from softmutex.runtime.sealing import Seal
+    from softmutex.runtime.statistics import NodeStatistics, Peer
 
 PAGE = 1024
 PAGES_MAX = 256

@@ -133,8 +133,8 @@ class NameServer:
         self._real = socket.getaddrinfo
         monkeypatch.setattr(socket, "getaddrinfo", self)
 
-    def __call__(self, host: str, port: int, *args: Any, **options: Any) -> Any:
-        if not host.endswith(".test") or options.get("flags", 0) & socket.AI_NUMERICHOST:
+    def __call__(self, host: str | bytes, port: int, *args: Any, **options: Any) -> Any:
+        if options.get("flags", 0) & socket.AI_NUMERICHOST or isinstance(host, bytes) or not host.endswith(".test"):
             return self._real(host, port, *args, **options)
         self.asked += 1
         assert self.may_answer.wait(100)

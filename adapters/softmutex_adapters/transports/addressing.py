@@ -90,11 +90,21 @@ def socket_address(sockaddr: Any) -> str:
     return join_address(host, port)
 
 
+def by_number(host: str, port: int, kind: socket.SocketKind) -> list[Any]:
+    """Where the host is an address there is nothing to wait for, and so no thread for it. As bytes: of a text Python
+    makes a name of any language first, and loads what it takes for that."""
+    try:
+        flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST
+        return socket.getaddrinfo(host.encode("ascii"), port, type=kind, flags=flags)
+    except (OSError, UnicodeError):
+        return []
+
+
 async def bind(host: str, port: int, kind: socket.SocketKind, what: str) -> socket.socket:
     """A non-blocking socket of `kind` bound to host:port; `::` takes IPv4 too, where the platform can."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)
+        found = by_number(host, port, kind) or await loop.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise CannotOpen(
             f"{what}: the host {host!r} cannot be resolved ({error}). Bind to an address of this host."
