@@ -13,11 +13,11 @@ along the winner's ways (its next pointers are what routing computes: the same w
 The naive way lets each holder cry anew, which costs more than it saves. So who cried stays the address of the reign: it
 is told who has the token and sends on what comes to it. If it is gone, the holder cries itself.
 
-Survives what `sigma` survives, but for members that live for less than a message takes. A dead holder: its lease ends
-at the replicas. A dead queue: it is soft, each of its members asks the holder for its place after T_cs * (P + 1/2), and
-asks the replicas when there is no answer. A dead or forgetful node in between: its entries are leased, and who asks
-again is passed on to the replica itself. A token that is lost is sent again while its lease lasts, to the same node
-only: to another one only when that one wants it no more, or is known to be gone.
+Survives what `sigma` survives. A dead holder: its lease ends at the replicas. A dead queue: it is soft, each of its
+members asks the holder for its place after T_cs * (P + 1/2), and asks the replicas when there is no answer. A dead or
+forgetful node in between: its entries are leased, and who asks again is passed on to the replica itself. A token that
+is lost is sent again while its lease lasts, to the same node only: to another one only when that one wants it no more,
+or is known to be gone.
 
 Invariants
     T1  A token is passed on only within nine tenths of a lease of the last renewal by m replicas. Whoever gets it with
