@@ -28,8 +28,6 @@ in `Algorithm.messages`, each in a range that is nobody else's:
 A message has one name, in code, statistics, traces and on these pages: that of its class, in capitals (`name_of`).
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 

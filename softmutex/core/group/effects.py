@@ -15,8 +15,6 @@ rule that made the first.
     Unwrap, Double, Say, Drop              for the driver itself
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, TypeAlias
 
 from softmutex.core.events import (

@@ -1,7 +1,5 @@
 """What nodes say to one another for the wandering token, beside the hand-over itself: kinds 16 to 26."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Annotated, Final, NamedTuple, TypeAlias
 
