@@ -36,6 +36,17 @@ def test_who_is_alone_founds_at_once_without_a_message():
     assert not a.said
 
 
+@pytest.mark.parametrize("size", [2, 3, 10, 34])
+@pytest.mark.parametrize("delay_s", [0.001, 0.05])
+def test_where_all_answer_it_founds_after_a_few_trips_and_waits_for_no_timer(size: int, delay_s: float):
+    village = Village(size, delay_s=delay_s)
+    first, *_ = village.neighbours(size)
+    village.run(2)
+    first.open()
+    assert all_started(village, [first], within_s=8 * delay_s) > 0
+    assert first.founded()
+
+
 def test_a_newcomer_is_pointed_to_who_uses_it():
     village = Village()
     a, b, c = village.neighbours(3)

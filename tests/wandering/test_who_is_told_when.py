@@ -255,6 +255,20 @@ def test_the_chain_leads_on_through_a_token_that_was_made_anew_in_its_holders_ha
     assert before.after is not None and before.after[:4] == new[:4] and before.spans == ()
 
 
+def test_a_node_that_was_cut_off_says_so_and_when_that_is_over_and_that_its_token_was_replaced():
+    """What is not said here is missed by whoever counts: each of these is an event for the application."""
+    stage = Stage(nodes=5)
+    stage.request(3)
+    stage.run(0.5)
+    stage.cut = {3}
+    stage.request(2)
+    stage.run(20)
+    stage.cut = set()
+    stage.run(10)
+    told = [(note.kind, note.peer) for node, note in stage.notes if node == 3]
+    assert told == [(FactKind.ISOLATED, 0), (FactKind.REJOINED, 0), (FactKind.DISCARDED, 2), (FactKind.OVERLAP, 2)]
+
+
 def test_a_node_that_used_two_tokens_that_were_replaced_tells_of_both_overlaps():
     """Each token is a case of its own: looking into one does not end the other."""
     stage = Stage(nodes=5, slots=2, each=2)
@@ -391,6 +405,21 @@ def test_a_home_feeds_a_waiter_that_asks_again_once_more_before_it_looks_for_the
     once_more, twice = (said_by(stage, 1, 2, Want(2, 1, False, 0)) for _ in range(2))
     assert {type(each.message) for each in once_more} == {Feed, Queued}
     assert {Feed, Queued, Probe} == {type(each.message) for each in twice}
+
+
+def test_who_asked_the_holder_itself_is_told_that_it_is_in_the_queue():
+    """Or it would ask again, and at last everybody."""
+    stage = Stage(nodes=5)
+    stage.request(1)
+    stage.request(2)
+    stage.run(0.1)
+    stage.release(1)
+    stage.run(0.005)
+    assert stage.granted[-1] == (2, 1)
+    asked, told = stage.sent["WANT"], stage.sent["QUEUED"]
+    stage.request(1, 9)
+    stage.run(3)
+    assert (stage.sent["WANT"] - asked, stage.sent["QUEUED"] - told) == (1, 1)
 
 
 # --- who leaves ------------------------------------------------------------------------------------------------------
