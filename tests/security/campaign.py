@@ -70,10 +70,10 @@ def campaign(fault: Fault, seeds: range, end: End) -> tuple[list[float], list[in
     """How long each took, in order; and which broke."""
     took: list[float] = []
     broken: list[int] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in seeds:
-            if end.is_near:
-                break
+    for seed in seeds:
+        if end.is_near:
+            break
+        with tempfile.TemporaryDirectory() as folder:  # keys of an earlier seed would make it another run
             try:
                 took.append(fault.run(seed, Path(folder)))
             except Exception:
