@@ -208,7 +208,10 @@ STORIES = {
     # Three had lost their tickets, told to be patient for minutes: nobody asked them, beside an idle token.
     "who was told to be patient is asked when the token is idle": nemesis.draw(6140, (2, 16)),
     # A newcomer became the home and made a new token: those whom the home before it had fed to the old one were lost.
-    "who was fed by the home before is not forgotten": nemesis.draw(6122, (2, 16)),
+    # (What is told of an overlap in it is another matter.)
+    "who was fed by the home before is not forgotten": nemesis.draw(6122, (2, 16)).but(
+        laws=(Law.EFFECTS, Law.TOKENS, Law.OVERLAP, Law.REQUESTS, Law.FAIRNESS)
+    ),
     # A commit that never arrived was asked for ten times, 0.8 s each, before anybody looked for the token.
     "nobody asks for ten seconds whether a token has arrived": nemesis.draw(6011, (2, 16)),
     # With round trips of a second, four that looked for the token each promised themselves the ballot, for ever anew.
@@ -229,6 +232,11 @@ STORIES = {
     "the order of a slot is judged by that slot's tokens": nemesis.draw(9032, (2, 16)).but(
         duration_s=100.0, settle_s=20.0, laws=(Law.ORDER,)
     ),
+    # Told to be patient for a quarter of an hour when it asked again in its turn, it was taken for served by that turn
+    # and was reminded by nobody, for ten minutes beside an idle token.
+    "who asks again in its turn is asked when the token is idle": nemesis.draw(6099, (2, 16)).but(seed=60992),
+    # Whoever reminded it knew of an earlier request of its only, and it took no notice.
+    "a reminder of an earlier request is one": nemesis.draw(6099, (2, 16)).but(delay_s=0.94 * 0.0178),
 }
 
 

@@ -173,6 +173,7 @@ class ToldToWait(NamedTuple):
 
     request: RequestId
     hop: int  # of the only token, as it was known then; 0: there are several
+    turns: int  # of its to be seen until it is served: 2 if an earlier request of it was in a token's queue then
     times: int  # that it was reminded
 
 
@@ -187,7 +188,8 @@ class Reminders:
         QUEUED(long) --> told --a token is parked, nobody is registered--> QUEUED(0): ask again --WANT--> told anew
 
     Who was told and has not been seen with a token since is reminded at each idle moment, `REMINDED` times in all: a
-    reminder may be lost as well. Who has had its turn does not answer. At most `REGISTER` are noted.
+    reminder may be lost as well. Who asks again as its turn begins is told before that turn is seen: it is the next
+    one that counts. Who has had its turn does not answer. At most `REGISTER` are noted.
     """
 
     __slots__ = ("context", "posts", "told")
@@ -197,11 +199,13 @@ class Reminders:
         self.posts = posts
         self.told: dict[NodeId, ToldToWait] = {}
 
-    def patient(self, node: NodeId, request: RequestId, patience: Duration) -> None:
-        self.told.pop(node, None)
+    def patient(self, node: NodeId, request: RequestId, patience: Duration, turns: int = 1) -> None:
+        told = self.told.pop(node, None)
+        if told is not None and told.request == request:
+            turns = max(turns, told.turns)
         if patience > PATIENCE and len(self.told) < REGISTER:
             post = self.posts.get(0) if self.context.options.slots == 1 else None
-            self.told[node] = ToldToWait(request, 0 if post is None else post.place.hop, 0)
+            self.told[node] = ToldToWait(request, 0 if post is None else post.place.hop, turns, 0)
 
     def departed(self, node: NodeId) -> None:
         self.told.pop(node, None)
@@ -210,18 +214,21 @@ class Reminders:
         """A token is there. Who waits behind a turn of another one, as far as is known here, is left alone."""
         told = self.told.get(place.holder)
         if told is not None and place.hop > told.hop:
-            del self.told[place.holder]  # it had its turn
+            if is_idle or told.turns == 1:
+                del self.told[place.holder]  # it had its turn
+            else:
+                self.told[place.holder] = told._replace(hop=place.hop, turns=1)
         if not is_idle or not self.told:
             return
         behind_a_turn = {node for post in self.posts.values() if post.until for node in post.lent}
-        for node, (request, hop, times) in list(self.told.items()):
+        for node, told in list(self.told.items()):
             if node in behind_a_turn:
                 continue
-            if times + 1 < REMINDED:
-                self.told[node] = ToldToWait(request, hop, times + 1)
+            if told.times + 1 < REMINDED:
+                self.told[node] = told._replace(times=told.times + 1)
             else:
                 del self.told[node]
-            self.context.post(node, Queued(request, 0))
+            self.context.post(node, Queued(told.request, 0))
 
 
 class Feeder(Protocol):
@@ -269,12 +276,14 @@ class Home:
         node, request = want.node, want.request
         if not self.context.living((Ticket(node, request),)):
             return
+        turns = 1
         for post in self.posts.values():
             if post.lent.get(node) == request:
                 self._asked_again(post, Ticket(node, request))
                 return
             if post.lent.get(node, request) < request:
-                del post.lent[node]  # that one had its turn
+                del post.lent[node]  # that one has its turn, which is yet to be seen
+                turns = 2
         register = self.late if want.late else self.ready
         if node in self.ready or node in self.late:
             if node in self.late and not want.late:
@@ -286,18 +295,18 @@ class Home:
         register[node] = request
         self.precedence.asks(node, self.context.now - credit)
         if not self.serve():
-            self._queue(node, request)
+            self._queue(node, request, turns)
 
     @property
     def somebody_waits(self) -> bool:
         return bool(self.ready or self.late)
 
-    def _queue(self, node: NodeId, request: RequestId) -> None:
+    def _queue(self, node: NodeId, request: RequestId, turns: int = 1) -> None:
         """Its turn comes later."""
         waiting = len(self.ready) + len(self.late) + sum(len(post.lent) for post in self.posts.values())
         each = max(PATIENCE_EACH, self.turn * 5 // 4)
         patience = max(PATIENCE, each * waiting // self.context.options.slots)
-        self.reminders.patient(node, request, patience)
+        self.reminders.patient(node, request, patience, turns)
         self.context.post(node, Queued(request, patience))
 
     def _asked_again(self, post: TokenPost, ticket: Ticket) -> None:

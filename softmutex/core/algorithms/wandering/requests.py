@@ -176,7 +176,10 @@ class OwnRequests:
             self._send_to(holder, STEPS)
 
     def queued(self, request: RequestId, patience: Duration, keeper: NodeId = NOBODY) -> None:
-        if self.asked is not None and request == self.asked:
+        if self.asked is None:
+            return
+        reminds = not patience and request < self.asked  # an idle token, and somebody who has not heard of our turn
+        if request == self.asked or reminds:
             self.tries, self.strayed = 0, False
             patience = min(patience, DAY)
             self.keeper, self.patience = keeper, patience
