@@ -31,12 +31,16 @@ def timers_now() -> frozenset[str]:
     return frozenset(f"timer {handle!r} ({id(handle)})" for handle in scheduled if not handle.cancelled())
 
 
+def descriptor(number: int | str) -> str:
+    return f"descriptor {number}: {os.readlink(f'/proc/self/fd/{number}')}"
+
+
 def descriptors_now() -> frozenset[str]:
     """Every open descriptor with what it points to: a socket or pipe has its inode in there, so reuse is seen."""
     seen = set()
     for name in os.listdir("/proc/self/fd"):
         try:
-            seen.add(f"descriptor {name}: {os.readlink(f'/proc/self/fd/{name}')}")
+            seen.add(descriptor(name))
         except FileNotFoundError:
             continue  # the one that listed the directory
     return frozenset(seen)

@@ -1,27 +1,54 @@
 """Ports for servers that a test starts in a moment, or again at the same place.
 
 The naive way, asking the system for any port (0) and giving it back, hands it to whoever asks for any port next: of
-tests that run side by side now and then one. So these are below those that the system gives away, and each worker of a
-run begins elsewhere. A server that can be told port 0 and says what it got needs none of this.
+tests that run side by side now and then one. So these are below those that most systems give away, and each worker of a
+run begins elsewhere. Where the system gives away these, too (`ip_local_port_range`), it does not: for TCP a socket that
+never listens keeps the place, until this process has asked for many more; a server binds beside it, as servers set
+SO_REUSEADDR. A server that can be told port 0 and says what it got needs none of this.
 """
 
 import contextlib
 import itertools
 import os
 import socket
+from collections import deque
 from collections.abc import Iterator
+
+from tests import leaks
 
 FIRST, EACH = 20_000, 1_000  # the system's own begin at 32,768
 ROOMS = 12
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw11").removeprefix("gw"))
+KEPT = 200
 _next = itertools.count(os.getpid() % EACH)
+_kept: deque[socket.socket] = deque()
 
 
 def free_port() -> int:
     while True:
         port = FIRST + EACH * (WORKER % ROOMS) + next(_next) % EACH
-        if is_free(port, socket.SOCK_STREAM) and is_free(port, socket.SOCK_DGRAM):
+        if is_free(port, socket.SOCK_DGRAM) and keep(port):
             return port
+
+
+def keep(port: int) -> bool:
+    """Whether it was free. No test has left the socket behind: it is there until as many others are."""
+    if not is_free(port, socket.SOCK_STREAM):
+        return False
+    place = socket.socket()
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        place.bind(("127.0.0.1", port))
+    except OSError:
+        place.close()
+        return False
+    leaks.SPARED.add(leaks.descriptor(place.fileno()))
+    _kept.append(place)
+    if len(_kept) > KEPT:
+        old = _kept.popleft()
+        leaks.SPARED.discard(leaks.descriptor(old.fileno()))
+        old.close()
+    return True
 
 
 @contextlib.contextmanager

@@ -77,7 +77,7 @@ class Preparation:
         self._lock = Lock()
         atexit.register(self._end, os.getpid())
         leaks.SPARED.add(f"child process {self._process.pid}")
-        leaks.SPARED.add(f"descriptor {ours.fileno()}: {os.readlink(f'/proc/self/fd/{ours.fileno()}')}")
+        leaks.SPARED.add(leaks.descriptor(ours.fileno()))
 
     def _end(self, of: int) -> None:
         """So that its computing counts as ours (`tests/costs.py`)."""

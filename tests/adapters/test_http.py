@@ -175,7 +175,7 @@ async def test_nodes_of_http_whose_list_names_hosts_and_ports_exclude_each_other
     async with Node(transport=transport, membership=MemoryNetwork().membership(), name="one") as one:
         listed = f"static://localhost:{split_address(transport.address.removeprefix('http://'))[1]}"
         async with one.mutex("x"), Node(transport="http://127.0.0.1:0", membership=listed) as other:
-            assert one.statistics().peers == other.statistics().peers == 1
+            await eventually(lambda: one.statistics().peers == other.statistics().peers == 1, "they do not meet")
             with pytest.raises(AcquireTimeout):
                 async with other.mutex("x", timeout=1):
                     pass
@@ -252,6 +252,7 @@ async def test_of_too_many_connections_the_one_that_waits_longest_is_closed(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(http_server, "HEADER_S", 3600.0)
     here, there = await opened(), await opened()
     idle = [await connect(there) for _ in range(10)]
     here.send(there.address, b"let me in")

@@ -34,7 +34,7 @@ async def main(base, address, fork):
     await membership.join(Member(address))
     child = os.fork() if fork else -1
     if child == 0:
-        time.sleep(60)
+        time.sleep(600)
         os._exit(0)
     print(key.hex(), child, flush=True)
     await asyncio.Event().wait()

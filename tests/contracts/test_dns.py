@@ -72,13 +72,15 @@ class TestAddresses(ByDns):
             for name, value in (("addresses", {NAME: []}), ("addresses", {}), ("works", False)):
                 failed = one.statistics()["lookups_failed"]
                 setattr(self.server, name, value)
-                await until(lambda failed=failed: one.statistics()["lookups_failed"] > failed, name, 20.0)
+                await until(lambda failed=failed: one.statistics()["lookups_failed"] > failed, name)
                 assert one.statistics()["members"] == 3
 
     async def test_ipv6_addresses_are_members_too(self) -> None:
         self.server.addresses[NAME] = ["127.0.0.1", "fd00::1"]
         async with self.made(1) as (one,):
-            assert await first_list(one) == ["127.0.0.1:9431", "[fd00::1]:9431"]
+            async with asyncio.timeout(60):  # they are asked for apart: a slow answer comes with the next refresh
+                while await first_list(one) != ["127.0.0.1:9431", "[fd00::1]:9431"]:
+                    pass
 
 
 class TestServices(ByDns):
@@ -126,12 +128,16 @@ async def test_services_are_looked_for_in_the_domains_of_the_system(no_leaks: No
 
 
 async def test_a_name_server_that_is_silent_is_passed_over(no_leaks: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(dns_resolver, "ANSWER_S", 1.0)
     async with NameServer() as silent, NameServer() as server:
         silent.works = False
         server.addresses["n.test"] = ["10.0.0.1"]
-        answer = await ask([("127.0.0.1", silent.port), ("127.0.0.1", server.port)], "n.test", A)
+        for answer_s in (1.0, 30.0):  # a machine that stands still for longer is asked once more
+            monkeypatch.setattr(dns_resolver, "ANSWER_S", answer_s)
+            with contextlib.suppress(OSError):
+                answer = await ask([("127.0.0.1", silent.port), ("127.0.0.1", server.port)], "n.test", A)
+                break
         assert [one.text for one in answer.records] == ["10.0.0.1"]
+        monkeypatch.setattr(dns_resolver, "ANSWER_S", 1.0)
         with pytest.raises(OSError, match="does not answer"):
             await ask([("127.0.0.1", silent.port)], "n.test", A)
 
@@ -143,7 +149,7 @@ async def test_m8_a_list_is_pending_until_somebody_knew_if_only_that_nobody_is_t
         assert await membership.watch() == ()
         assert membership.pending == ("dns://n.test",)
         server.works = True  # and says that there is no such name
-        await until(lambda: not membership.pending, "somebody knew", 10.0)
+        await until(lambda: not membership.pending, "somebody knew")
         await membership.aclose()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.hub import Hub
 from softmutex_adapters.registry.server import RegistryServer
@@ -91,6 +92,14 @@ async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[wire.MemberLis
         for line, signature in reader.feed(data):
             assert wire.is_signed_by(public, line, signature)
             yield wire.read(line)
+
+
+def later(patch: pytest.MonkeyPatch, seconds: float, hub: Hub) -> None:
+    """So much time has passed on the loop's clock: what is due now happens."""
+    loop = asyncio.get_running_loop()
+    before = loop.time
+    patch.setattr(loop, "time", lambda: before() + seconds)
+    hub.now = loop.time
 
 
 async def until(condition: Any, otherwise: str, within_s: float = 100.0) -> None:

@@ -41,7 +41,7 @@ class Process:
 
     def _answers(self) -> bool:
         question = b"PING\r\n" if self.kind == "redis" else b"GET /health HTTP/1.0\r\n\r\n"
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0) as call:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 30.0) as call:
             call.sendall(question)
             answer = call.recv(1000)
             return b"PONG" in answer or b"true" in answer or (b"200 OK" in answer and b"true" in call.recv(1000))

@@ -23,7 +23,7 @@ from softmutex import Node, plugins
 from softmutex.core.errors import ConfigError
 from softmutex.ports import CannotOpen, Member
 from tests.ports import kept_port
-from tests.registry.inside import inside, until
+from tests.registry.inside import inside, later, until
 from tests.sight import Sight
 
 ME, YOU = Member("10.0.0.1:1", 1, "me"), Member("10.0.0.1:2", 2, "you")
@@ -75,27 +75,33 @@ async def test_several_registries_default_ports_and_ipv6_are_understood(no_leaks
 # --- who is alone, and who only seems so -----------------------------------------------------------------------------
 
 
-async def test_it_is_complete_once_it_is_listed_and_the_list_has_settled(no_leaks: None, tmp_path: Path):
+async def test_it_is_complete_once_it_is_listed_and_the_list_has_settled(
+    no_leaks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     async with inside(tmp_path) as registry, member(registry.base) as one:
         await one.join(ME)
         assert one.complete, "nobody has spoken of this group before"
-    async with inside(tmp_path, hub={"ttl_s": 2.0}) as registry:
+    async with inside(tmp_path) as registry:
         async with member(registry.base) as one:
             await one.join(ME)
             assert not one.complete, "the store may be older than what members have seen"
+            later(monkeypatch, registry.hub.settle_s, registry.hub)
             await until(lambda: one.complete, "after half a lease it has settled")
         async with member(registry.base) as one:
             await one.join(ME)
             assert one.complete
 
 
-async def test_it_is_not_complete_when_the_registry_has_been_gone_for_a_lease(no_leaks: None, tmp_path: Path):
+async def test_it_is_not_complete_when_the_registry_has_been_gone_for_a_lease(
+    no_leaks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     async with contextlib.AsyncExitStack() as stack:
-        async with inside(tmp_path, hub={"ttl_s": 1.0}) as registry:
+        async with inside(tmp_path) as registry:
             one = await stack.enter_async_context(member(registry.base))
             await one.join(ME)
             await until(lambda: one.complete, "it has settled")
         assert one.complete, "a restart is no reason to doubt"
+        later(monkeypatch, registry.hub.ttl_s, registry.hub)
         await until(lambda: not one.complete, "nobody knows who has joined elsewhere meanwhile")
 
 
@@ -140,7 +146,7 @@ async def test_without_any_registry_join_returns_says_so_and_joins_when_one_come
         async with member(f"http://127.0.0.1:{port}") as one:
             await one.join(ME)
             assert "They are asked again; without a list nothing begins here" in caplog.text
-            assert "Does `softmutex registry` run there" in caplog.text
+            await until(lambda: "Does `softmutex registry` run there" in caplog.text, "it says what to do")
             assert await one.watch() == ()
             assert not one.complete
             told = len(caplog.records)

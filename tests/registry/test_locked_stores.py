@@ -70,7 +70,7 @@ class Locked(Process):
         import socket
 
         return self.context.wrap_socket(
-            socket.create_connection(("127.0.0.1", self.port), 1.0), server_hostname="127.0.0.1"
+            socket.create_connection(("127.0.0.1", self.port), 30.0), server_hostname="127.0.0.1"
         )
 
     def ask(self, what: str, body: dict[str, Any]) -> Any:
@@ -104,7 +104,7 @@ async def locked(no_leaks: None, tmp_path: Path, request: pytest.FixtureRequest)
     (tmp_path / request.param).mkdir()
     try:
         process.begin()
-        await until(lambda: asyncio.to_thread(process.answers), "it does not start", 20.0)
+        await until(lambda: asyncio.to_thread(process.answers), "it does not start")
         await asyncio.to_thread(process.add_users)
         yield process
     finally:
@@ -170,7 +170,7 @@ async def test_an_etcd_that_has_forgotten_the_token_is_asked_for_another(no_leak
     locked.begin()
     store = open_store(url(locked, ""))
     try:
-        await until(lambda: asyncio.to_thread(locked.answers), "it does not start", 20.0)
+        await until(lambda: asyncio.to_thread(locked.answers), "it does not start")
         await asyncio.to_thread(locked.add_users)
         await store.open()
         await asyncio.to_thread(locked.stop)
@@ -184,7 +184,7 @@ async def test_an_etcd_that_has_forgotten_the_token_is_asked_for_another(no_leak
                 return True
             return False
 
-        await until(works, "it is let in again", 20.0)
+        await until(works, "it is let in again")
     finally:
         await store.aclose()
         await asyncio.to_thread(locked.stop)

@@ -422,10 +422,10 @@ async def test_a_member_reports_by_itself_and_again_to_a_registry_that_was_resta
                 mutexes = (await picture(of))["mutexes"]
                 return bool(mutexes) and mutexes[0]["overruns"] == 1
 
-            await until(lambda: shows(registry), "it is told", 10.0)
+            await until(lambda: shows(registry), "it is told")
         async with inside(tmp_path, port=port) as registry:
             membership.observer.notice(Observation("n", 1, "overrun", {"request": 1}))
-            await until(lambda: shows(registry), "all is told again", 30.0)
+            await until(lambda: shows(registry), "all is told again")
             await membership.aclose()
 
 

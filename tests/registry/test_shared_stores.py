@@ -85,19 +85,19 @@ class SharedStore(StoreContract):
                     them = zip((ONE, TWO, THREE), sights, strict=True)
                     return all(sight.addresses() == everybody - {me.address} for me, sight in them)
 
-                await until(all_see_all, "what one registry hears the other one tells", 10.0)
+                await until(all_see_all, "what one registry hears the other one tells")
                 await asyncio.to_thread(registries[0].kill)
                 await asyncio.to_thread(self.process.stop)
-                await until(lambda: registries[1].get("/healthz")["status"] == "degraded", "it says so", 10.0)
+                await until(lambda: registries[1].get("/healthz")["status"] == "degraded", "it says so")
                 assert {entry[1] for entry in registries[1].get("/v1/groups/lab/members")["joined"]} == everybody
                 await asyncio.to_thread(self.process.start)
-                await until(lambda: registries[1].get("/healthz")["status"] == "ok", "it works again", 10.0)
+                await until(lambda: registries[1].get("/healthz")["status"] == "ok", "it works again")
                 await asyncio.to_thread(registries[0].start)
-                await until(lambda: one.statistics()["sessions"] >= 2, "it comes back", 20.0)
+                await until(lambda: one.statistics()["sessions"] >= 2, "it comes back")
                 await both.leave()
                 everybody.discard(THREE.address)
                 wanted = [{TWO.address}, {ONE.address}]
-                await until(lambda: [each.addresses() for each in sights[:2]] == wanted, "the leaver is gone", 10.0)
+                await until(lambda: [each.addresses() for each in sights[:2]] == wanted, "the leaver is gone")
         finally:
             for registry in registries:
                 await asyncio.to_thread(registry.stop)
@@ -129,11 +129,11 @@ class TestRedis(SharedStore):
                 member.observer.notice(Observation(f"m{number}", 1, "overrun", {"request": 1}))
             everything = {f"m{number}": 1 for number in range(4)}
             for at in registries:
-                await until(lambda at=at: is_so(mutexes(at), everything), "each shows what all have told", 20.0)
+                await until(lambda at=at: is_so(mutexes(at), everything), "each shows what all have told")
             members[0].observer.notice(Observation("m0", 1, "overrun", {"request": 2}))  # on its way out
             await members[0].aclose()
             for at in registries:
-                await until(lambda at=at: is_so(mutexes(at), everything | {"m0": 2}), "its last word is heard", 20.0)
+                await until(lambda at=at: is_so(mutexes(at), everything | {"m0": 2}), "its last word is heard")
 
 
 async def is_so(found: Awaitable[dict[str, int]], wanted: dict[str, int]) -> bool:

@@ -41,7 +41,7 @@ async def test_strangers_without_a_key_spend_no_warning(caplog: pytest.LogCaptur
         for number in range(1001):
             stranger = network.transport(f"stranger {number}")
             await stranger.open()
-            for data in (MAGIC + bytes([VERSION + 1]), MAGIC + bytes([VERSION]), os.urandom(60)):
+            for data in (MAGIC + bytes([VERSION + 1]), MAGIC + bytes([VERSION]), b"\0" + os.urandom(59)):
                 stranger.send(one.address, data)
             await stranger.aclose()
             await asyncio.sleep(0.001)

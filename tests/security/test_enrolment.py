@@ -185,12 +185,12 @@ async def test_a_ban_holds_also_where_the_members_come_from_elsewhere(no_leaks: 
             await nodes[-1].open()
         a, bad = nodes
         try:
-            await until(lambda: a.peers() and bad.peers(), "they meet", 20.0)
+            await until(lambda: a.peers() and bad.peers(), "they meet")
             await operator(registry, "PUT", f"banned/{public}", {"why": "it lies"})
-            await until(lambda: not a.peers() and bad.statistics().told.get("banned"), "it is out", 20.0)
+            await until(lambda: not a.peers() and bad.statistics().told.get("banned"), "it is out")
             await operator(registry, "DELETE", f"banned/{public}")
             await operator(registry, "PUT", f"identities/{public}", {"name": "bad"})
-            async with a.mutex("x").hold(timeout=30):
+            async with a.mutex("x").hold(timeout=60):
                 pass
         finally:
             for node in nodes:

@@ -129,9 +129,11 @@ def test_the_names_in_its_certificate_are_its_own(tmp_path: Path):
 
 async def test_who_asks_for_what_is_not_there_is_slowed_down_too(no_leaks: None, tmp_path: Path):
     async with inside(tmp_path, rate_address=1.0) as registry:
-        answers = [(await registry.call("GET", "/guess"))[0] for _ in range(20)]
+        answers: list[int] = []
+        async with asyncio.timeout(100):
+            while 429 not in answers:
+                answers.append((await registry.call("GET", "/guess"))[0])
         assert answers[:10] == [404] * 10
-        assert answers[-1] == 429
 
 
 def test_a_network_of_ipv6_counts_as_one_address():
@@ -283,10 +285,12 @@ async def test_an_odd_origin_is_one_of_elsewhere_and_no_mistake_of_the_registry(
 # --- floods ----------------------------------------------------------------------------------------------------------
 
 
-async def flood(registry: Inside, path: str, requests: int, token: str = "") -> None:
+async def flood(registry: Inside, path: str, token: str = "") -> None:
+    """Until it is slowed down itself."""
     headers = bearer(token) if token else {}
-    answers = [(await registry.call("GET", path, headers=headers))[0] for _ in range(requests)]
-    assert answers[-1] == 429, "it is slowed down itself"
+    async with asyncio.timeout(100):
+        while (await registry.call("GET", path, headers=headers))[0] != 429:
+            pass
 
 
 @pytest.mark.parametrize(
@@ -302,7 +306,7 @@ async def test_who_may_not_join_keeps_nobody_from_joining_and_renewing_by_many_r
 ):
     async with inside(tmp_path, tokens=Tokens(LINES), **rates) as registry:
         await registry.join("g", 1, headers=bearer(JOIN))
-        await flood(registry, path, 40, token)
+        await flood(registry, path, token)
         await registry.join("g", 1, headers=bearer(JOIN))
         await registry.join("g", 2, headers=bearer(JOIN))
 
@@ -310,5 +314,5 @@ async def test_who_may_not_join_keeps_nobody_from_joining_and_renewing_by_many_r
 async def test_who_may_join_keeps_no_listed_member_from_renewing_by_many_requests(no_leaks: None, tmp_path: Path):
     async with inside(tmp_path, tokens=Tokens(LINES), rate_group=2.0) as registry:
         await registry.join("g", 1, headers=bearer(JOIN))
-        await flood(registry, "/v1/groups/g/members", 40, JOIN)
+        await flood(registry, "/v1/groups/g/members", JOIN)
         await registry.join("g", 1, headers=bearer(JOIN))
