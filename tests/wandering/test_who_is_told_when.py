@@ -376,6 +376,20 @@ def test_a_holder_that_slept_tells_its_watchers_as_soon_as_it_knows_that_it_was_
     assert stage.lost == []
 
 
+def test_without_watchers_and_census_who_misses_the_token_makes_one_when_the_last_time_limit_is_over():
+    """Of seed 000: one and a half times as long as 300 members take, here with turns of one second."""
+    stage = Stage(nodes=3, hints=False, census=False, watch=False)
+    stage.request(3)
+    stage.run(5)
+    stage.kill(3)
+    stage.news(left=(3,))
+    stage.request(2)
+    stage.run(449)
+    assert stage.granted == [(3, 1)]
+    stage.run(2)
+    assert stage.granted == [(3, 1), (2, 1)]
+
+
 # --- who serves ------------------------------------------------------------------------------------------------------
 
 
