@@ -4,9 +4,9 @@ Each promise has a number; `softmutex.testing.contracts` has one test for each, 
 subclassing the contract. An adapter that cannot keep a promise is not an adapter.
 
 What some adapters can do and others cannot is a small protocol of its own (`OnThisHost`, `Explaining`, `Complete`,
-`Banning`, `Observing`, `Authority`; `Sleeper`, `Courier`, `Choosy`, `Guest`, `Tracer`): an adapter has it or has it
-not, and the same contract proves it. The naive way, an attribute that is looked for where it is needed, is promised by
-nobody.
+`Banning`, `Observing`, `Authority`, `Provable`; `Sleeper`, `Courier`, `Choosy`, `Guest`, `Tracer`): an adapter has it
+or has it not, and the same contract proves it. The naive way, an attribute that is looked for where it is needed, is
+promised by nobody.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ class Datagram:
 class Member:
     """One node as a membership tells of it. `id` 0: the membership knows only an address, a greeting finds out.
 
-    `label`: the entry as people wrote it, where that is not the address.
+    `label`: the entry as people wrote it, where that is not the address. `is_proven`: M13.
     """
 
     address: str
     id: NodeId = 0
     name: str = ""
     label: str = field(default="", compare=False)
+    is_proven: bool = True
 
 
 @runtime_checkable
@@ -139,7 +140,7 @@ class Membership(Protocol):
         loses nothing.
 
     What else it may be: `Complete` (M7), `Pending` (M8), `OnThisHost` (M9), `Banning` (M10), `Observing` (M11),
-    `Authority` (M12).
+    `Authority` (M12), `Provable` (M13).
     Prove it: subclass `softmutex.testing.contracts.MembershipContract`.
     """
 
@@ -228,6 +229,27 @@ class Authority(Protocol):
     async def certify(self, name: str, public: bytes, proof: bytes) -> bytes:
         """`proof` is what only who has the private key can have signed."""
         ...
+
+
+class Proofs(Protocol):
+    """Of a node that has the group's key."""
+
+    def prove(self, what: str) -> str:
+        """What shows those who have that key, and nobody else, that `what` was said by one of them."""
+        ...
+
+    def is_proof(self, what: str, proof: str) -> bool: ...
+
+
+@runtime_checkable
+class Provable(Protocol):
+    """Of a membership whose list others may write to than who has the group's key.
+
+    M13 `prove_by` comes before `join`. From then on what it shows of `me` bears a proof that nobody can use for another
+        entry, and `Member.is_proven` is False of whom it shows without one: that one does not count before it is heard.
+    """
+
+    def prove_by(self, proofs: Proofs) -> None: ...
 
 
 def is_complete(membership: Membership) -> bool:

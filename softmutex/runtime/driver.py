@@ -101,7 +101,7 @@ class GroupDriver:
         self._heed(getattr(membership, "banned", self._banned))
         pending = getattr(membership, "pending", None)
         listing = Listing(
-            tuple(Listed(each.address, each.id, each.name, each.label) for each in view),
+            tuple(Listed(each.address, each.id, each.name, each.label, each.is_proven) for each in view),
             complete=bool(getattr(membership, "complete", False)),
             pending=tuple(pending or ()),
             unresolved=tuple(getattr(membership, "unresolved", ())),

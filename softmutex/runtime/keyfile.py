@@ -22,6 +22,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
+import hmac
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -75,6 +76,13 @@ class KeysInForce:
     def serve(self, seal: Sealer) -> None:
         """The seal of another life."""
         self._seal = seal
+
+    def prove(self, what: str) -> str:
+        return _proof(self._keys[0], self._node.settings["group"], what)
+
+    def is_proof(self, what: str, proof: str) -> bool:
+        group = self._node.settings["group"]
+        return any(hmac.compare_digest(_proof(key, group, what).encode(), proof.encode()) for key in self.in_use)
 
     def _look_later(self) -> None:
         self._node.timers.set("keys", self._node.now() + _LOOK, self._look_again, None)
@@ -131,6 +139,11 @@ class KeysInForce:
     def _forget(self, _: None) -> None:
         self._retired = []
         self._seal.rekey(KeyRing.of(*self._keys))
+
+
+def _proof(key: bytes, group: str, what: str) -> str:
+    """Begins otherwise than all else that is made of this key."""
+    return hmac.digest(key, f"softmutex proof\n{group}\n{what}".encode(), "sha256")[:16].hex()
 
 
 def stamp_of(path: Path | None) -> tuple[int, ...]:

@@ -76,7 +76,12 @@ def in_force(node: RunningNode, keys: Sequence[bytes]) -> KeysInForce | None:
     from softmutex.runtime.keyfile import KeysInForce
     from softmutex.runtime.sealing import Sealer
 
-    return KeysInForce(node, node.seal, keys, key_file(node.settings)) if isinstance(node.seal, Sealer) else None
+    if not isinstance(node.seal, Sealer):
+        return None
+    found = KeysInForce(node, node.seal, keys, key_file(node.settings))
+    if (prove_by := getattr(node.membership, "prove_by", None)) is not None:
+        prove_by(found)
+    return found
 
 
 def identify(node: RunningNode) -> Identity | None:

@@ -1,4 +1,4 @@
-"""Every membership that this package brings keeps M1 to M12; each way to run it is a class."""
+"""Every membership that this package brings keeps M1 to M13; each way to run it is a class."""
 
 import socket
 import subprocess

@@ -11,7 +11,7 @@ from softmutex.ports import Member
 from tests.registry.inside import until
 
 ONE = Entry(Member("10.0.0.1:1", 1, "one"), "a")
-TWO = Entry(Member("10.0.0.1:2", 2, "zwei – 二"), "a")
+TWO = Entry(Member("10.0.0.1:2", 2, "zwei – 二"), "a", "5a" * 16)
 
 
 class StoreContract:
@@ -35,7 +35,7 @@ class StoreContract:
         await store.aclose()
 
     def owned(self, entry: Entry) -> Entry:
-        return entry if self.shared else Entry(entry.member, "")
+        return entry if self.shared else Entry(entry.member, "", entry.proof)
 
     async def test_s1_what_was_committed_is_there_for_the_next_one_in_the_order_of_joining(self, store: Store) -> None:
         await store.commit("g", {"lease-b": self.owned(TWO)})

@@ -2,9 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from softmutex_adapters.memberships.registry import View
 from softmutex_adapters.registry import group as groups
 from softmutex_adapters.registry import wire
+from softmutex_adapters.registry.followed import View
 from softmutex_adapters.registry.group import DROPPED_S, FORGET_S, Group
 from softmutex_adapters.registry.store import Entry, Stored
 
@@ -43,12 +43,12 @@ def test_g1_any_version_and_the_changes_since_give_the_list_of_now(steps, looks,
     """Watchers of all versions end with the same members, whether they are told the changes or the whole list."""
     group, kept = made(), groups.CHANGES_MAX
     groups.CHANGES_MAX = log_size
-    views = [View()]
+    views = [View("g")]
     try:
         for number, step in enumerate(steps, 1):
             group.apply({lease(n): entry(n) if is_there else None for n, is_there in step.items()}, 100 + number)
             if number in looks:
-                late = View()
+                late = View("g")
                 views.append(late)
             for view in views if number in looks or number == len(steps) else ():
                 found = told(group, view.version)

@@ -1,11 +1,12 @@
 """The embedded store: S1 to S8, one registry a file, and a clear word for each way in which a place can be wrong."""
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
 import pytest
 from softmutex_adapters.registry.sqlite_store import SqliteStore
-from softmutex_adapters.registry.store import Store, StoreFailed, open_store
+from softmutex_adapters.registry.store import Entry, Store, StoreFailed, open_store
 
 from softmutex.core.errors import ConfigError
 from tests.registry.store_contract import ONE, StoreContract
@@ -44,6 +45,21 @@ async def test_a_full_disk_is_told_as_such_and_what_was_there_stays(
     assert stored is not None
     assert list(stored.entries) == ["lease-a"]
     await store.aclose()
+
+
+async def test_a_file_of_before_there_were_proofs_goes_on(no_leaks: None, tmp_path: Path):
+    path = tmp_path / "registry.db"
+    store = SqliteStore(str(path))
+    await store.open()
+    _, version = await store.commit("g", {"lease-a": ONE})
+    await store.aclose()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript("ALTER TABLE members DROP COLUMN proof; PRAGMA user_version = 1;")
+    for _ in range(2):
+        await store.open()
+        stored = await store.read("g")
+        assert stored == (version, {"lease-a": Entry(ONE.member, "")})
+        await store.aclose()
 
 
 async def test_a_second_registry_on_the_same_file_is_refused(no_leaks: None, tmp_path: Path):

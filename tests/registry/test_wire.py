@@ -1,13 +1,14 @@
 """What is on the line between registry and member: any bytes give a list or Nonsense; nothing unsigned is right."""
 
 import contextlib
+import hashlib
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from softmutex_adapters.memberships.registry import View
 from softmutex_adapters.registry import wire
+from softmutex_adapters.registry.followed import View
 
 from softmutex.ports import Member
 
@@ -83,7 +84,7 @@ def test_a_stream_of_any_bytes_gives_events_or_nonsense(data: bytes):
 
 
 def test_w2_a_view_takes_no_older_list_and_no_change_of_another_one():
-    view = View()
+    view = View("g")
     assert view.take(wire.read(wire.write("g", 7, None, 0.0, [ENTRY], [])))
     assert not view.take(wire.read(wire.write("g", 7, None, 0.0, [], []))), "the same version again"
     assert not view.take(wire.read(wire.write("g", 6, None, 0.0, [], []))), "an older one"
@@ -91,3 +92,66 @@ def test_w2_a_view_takes_no_older_list_and_no_change_of_another_one():
     assert [one.address for one in view.others(None, "")] == ["10.0.0.1:9431"]
     assert view.take(wire.read(wire.write("g", 9, 7, 0.0, [], [ENTRY[0]])))
     assert view.others(None, "") == ()
+
+
+class Ours:
+    """Who has a key, in place of the group's."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys = keys
+
+    def prove(self, what: str) -> str:
+        return self.made(what, self.keys[0])
+
+    def is_proof(self, what: str, proof: str) -> bool:
+        return any(self.made(what, key) == proof for key in self.keys)
+
+    @staticmethod
+    def made(what: str, key: str) -> str:
+        return hashlib.sha256(f"{key}{what}".encode()).hexdigest()[:32]
+
+
+def shown(lease: str, member: Member, proof: str, by: Ours | None) -> list[bool]:
+    key, view = wire.key_of(lease), View("g")
+    proofs = {key: proof} if proof else {}
+    assert view.take(wire.read(wire.write("g", 7, None, 0.0, [wire.entry(lease, member)], [], (), proofs)))
+    return [one.is_proven for one in view.others(None, "", by)]
+
+
+def test_w6_a_proof_is_good_for_its_entry_alone():
+    one, ours = Member("10.0.0.1:9431", 1, "ftp1"), Ours("new", "old")
+    proof = ours.prove(wire.proved("g", wire.key_of("a-lease-of-one"), one))
+    assert shown("a-lease-of-one", one, proof, ours) == [True]
+    assert shown("a-lease-of-one", one, proof, Ours("another")) == [False]
+    assert shown("a-lease-of-one", one, "", ours) == [False]
+    assert shown("a-lease-of-another", one, proof, ours) == [False], "copied, under a lease of one's own"
+    assert shown("a-lease-of-one", Member("10.0.0.2:1", 1, "ftp1"), proof, ours) == [False]
+    assert shown("a-lease-of-one", Member(one.address, 2, "ftp1"), proof, ours) == [False]
+    assert shown("a-lease-of-one", one, proof, None) == [True], "without a key there is nothing to prove"
+    old = Ours("old").prove(wire.proved("g", wire.key_of("a-lease-of-one"), one))
+    assert shown("a-lease-of-one", one, old, ours) == [True], "keys are being changed"
+
+
+def test_w6_what_was_in_doubt_is_looked_at_again_and_who_left_is_not():
+    one, view, ours = Member("10.0.0.1:9431", 1), View("g"), Ours("new")
+    lease, key = "a-lease-of-one", wire.key_of("a-lease-of-one")
+    proofs = {key: ours.prove(wire.proved("g", key, one))}
+    view.take(wire.read(wire.write("g", 7, None, 0.0, [wire.entry(lease, one)], [], (), {})))
+    assert [each.is_proven for each in view.others(None, "", ours)] == [False]
+    view.take(wire.read(wire.write("g", 8, 7, 0.0, [wire.entry(lease, one)], [], (), proofs)))
+    assert [each.is_proven for each in view.others(None, "", Ours("old"))] == [False]
+    assert [each.is_proven for each in view.others(None, "", ours)] == [True]
+    view.take(wire.read(wire.write("g", 9, 8, 0.0, [], [key], (), {})))
+    assert view.others(None, "", ours) == ()
+
+
+def test_w6_of_a_registry_that_knows_no_proofs_everybody_is_believed():
+    view = View("g")
+    assert view.take(wire.read(LINE))
+    assert [each.is_proven for each in view.others(None, "", Ours("a key"))] == [True]
+
+
+@pytest.mark.parametrize("proofs", [[], {"0": "0"}, {"0" * 16: "0"}, {"0" * 16: 7}])
+def test_w6_proofs_that_are_none_are_nonsense(proofs: object):
+    with pytest.raises(wire.Nonsense):
+        wire.read(json.dumps({**WORD, "proofs": proofs}).encode())

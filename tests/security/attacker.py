@@ -101,16 +101,17 @@ def token(given: Told) -> Told:
     """Somebody with a token of the registry and without the group's key: places, ids and leases of others."""
     answers: dict[str, int] = {}
 
-    def ask(method: str, path: str, body: Any = None) -> None:
+    def ask(method: str, path: str, body: Any = None) -> bytes:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {given['token']}", "Content-Type": "application/json"}
         asked = urllib.request.Request(f"{given['registry']}{path}", data=data, headers=headers, method=method)
         try:
             with urllib.request.urlopen(asked, timeout=20) as answer:
-                status = answer.status
+                status, said = answer.status, answer.read()
         except urllib.error.HTTPError as error:
-            status = error.code
+            status, said = error.code, b""
         answers[f"{method} {status}"] = answers.get(f"{method} {status}", 0) + 1
+        return bytes(said)
 
     group = "/v1/groups/default"
     for number, member in enumerate(given["members"]):
@@ -119,10 +120,17 @@ def token(given: Told) -> Told:
         ask("PUT", f"{group}/members/{lease}", {"address": f"127.0.0.1:{number + 1}", "id": id, "name": "me"})
         ask("DELETE", f"{group}/members/{lease}")
         ask("PUT", f"{group}/banned/{id}", {})
-    until, number = time.monotonic() + SECONDS, 0
+    proofs = [*json.loads(ask("GET", f"{group}/members")).get("proofs", {}).values(), ""]
+    swallowing = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(given.get("swallowing", 0))]
+    for number, each in enumerate(swallowing):  # he never reads, and shows what members have shown of themselves
+        each.bind(("127.0.0.1", 0))
+        invented = {"address": f"127.0.0.1:{each.getsockname()[1]}", "id": f"{number + 77:016x}", "name": "void"}
+        invented |= {"proof": proof} if (proof := proofs[number % len(proofs)]) else {}
+        ask("PUT", f"{group}/members/lease-of-swallower-{number}", invented)
+    until, number = time.monotonic() + given.get("seconds", SECONDS), 0
     while time.monotonic() < until:
         number += 1
-        if number <= 50:
+        if number <= 50 and not swallowing:
             invented = {"address": f"127.0.0.1:{number + 1}", "id": f"{number:016x}", "name": "invented"}
             ask("PUT", f"{group}/members/lease-of-invention-{number}", invented)
         ask("GET", f"{group}/members")

@@ -200,6 +200,33 @@ def test_who_has_a_token_of_the_registry_and_not_the_key_moves_nobody(tmp_path: 
     assert not [entry for entry in served.logged() if entry["level"] == "error" or "exception" in entry]
 
 
+def test_invented_members_that_swallow_everything_keep_nobody_from_a_turn(tmp_path: Path):
+    """Twenty of them stopped two of three for as long as they were listed: whom a list names counted unheard."""
+    with a_registry(tmp_path) as (served, url):
+        at = places("udp")
+        with group(tmp_path, over("udp", at, tmp_path, membership=url)) as workers:
+            all_turns(workers)
+            with attacked_by("token", registry=served.base, token=JOIN, members=[], swallowing=20, seconds=5) as told:
+                wait_for_listed(served, MEMBERS + 20)
+                all_turns(workers)
+                assert [worker.statistics()["node"]["peers"] for worker in workers] == [MEMBERS - 1] * MEMBERS
+            all_turns(workers)
+            judge(tmp_path, workers, 3)
+    assert told["answers"]["PUT 200"] == 20
+
+
+def wait_for_listed(served: Served, number: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    headers = {"Authorization": f"Bearer {READ}"}
+    while True:
+        asked = urllib.request.Request(f"{served.base}/v1/groups/default/members", headers=headers)
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            if len(json.load(answer)["joined"]) == number:
+                return
+        assert time.monotonic() < deadline, "what he invents is listed"
+        time.sleep(0.05)
+
+
 def test_who_has_the_groups_key_and_no_identity_moves_nobody_where_one_is_required(tmp_path: Path):
     with a_registry(tmp_path) as (served, url):
         at = places("udp")

@@ -31,11 +31,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from softmutex.core.errors import ConfigError
-from softmutex.ports import CannotOpen, Closed, Member
+from softmutex.ports import CannotOpen, Closed, Member, Proofs
 from softmutex.saying import logger
 from softmutex.urls import Url, host_of, is_loopback, split_address
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.client import RegistryClient, Trouble
+from softmutex_adapters.registry.followed import View
 from softmutex_adapters.registry.pins import Pins
 from softmutex_adapters.registry.reporter import Reporter
 
@@ -105,7 +106,8 @@ class RegistryMembership:
         self._secrets: dict[str, Any] = {"token_file": token_file, "public_key": public_key, "ca": ca}
         is_near = all(is_loopback(host_of(base) or "") for base in registries)
         self._secrets |= {"pins": None if is_near else Pins.of_user(), "bases": self._registries}
-        self._view = View()
+        self._view = View(group)
+        self._proofs: Proofs | None = None
         self._me: Member | None = None
         self._lease = ""
         self._shown: tuple[Member, ...] | None = None
@@ -175,7 +177,7 @@ class RegistryMembership:
                 async with asyncio.timeout(FIRST_LIST_S):
                     await self._listed.wait()
         while not self._closed:
-            others = self._view.others(self._me, self._lease)
+            others = self._view.others(self._me, self._lease, self._proofs)
             if others != self._shown or self._view.banned != self._shown_banned:
                 self._shown, self._shown_banned = others, self._view.banned
                 return others
@@ -204,6 +206,10 @@ class RegistryMembership:
 
     def group_key(self) -> bytes | None:
         return None
+
+    def prove_by(self, proofs: Proofs) -> None:
+        """M13."""
+        self._proofs = proofs
 
     @property
     def banned(self) -> frozenset[int | bytes]:
@@ -376,7 +382,7 @@ class RegistryMembership:
         assert self._client is not None
         assert self._me is not None
         self._missing.clear()
-        self._wanted, self._ttl_s = await self._client.put(base, self._lease, self._me)
+        self._wanted, self._ttl_s = await self._client.put(base, self._lease, self._me, self._proofs)
         self._counts["renewals"] += 1
 
     async def _renew_forever(self, base: str) -> None:
@@ -463,34 +469,3 @@ class RegistryMembership:
             self._told.add((base, trouble.kind))
             stands = f" The last list ({len(self._view.members)} members) stands." if self._view.version else ""
             log.warning("%s%s", trouble, stands)
-
-
-class View:
-    """The list as this member has it. W1, W2."""
-
-    def __init__(self) -> None:
-        self.version = 0
-        self.members: dict[str, Member] = {}
-        self.banned: frozenset[str] = frozenset()
-
-    def take(self, told: wire.MemberList) -> bool:
-        """False where it does not lead on from here."""
-        if told.version <= self.version or told.after not in (None, self.version):
-            return False
-        if told.after is None:
-            self.members = {}
-        for key in told.left:
-            self.members.pop(key, None)
-        for key, member in told.joined:
-            self.members.pop(key, None)  # who comes again, comes last
-            self.members[key] = member
-        self.version = told.version
-        self.banned = frozenset(told.banned)
-        return True
-
-    def others(self, me: Member | None, lease: str) -> tuple[Member, ...]:
-        """One for each address: who came last is who is there."""
-        mine = wire.key_of(lease) if lease else ""
-        own = me.address if me else None
-        found = {one.address: one for key, one in self.members.items() if key != mine and one.address != own}
-        return tuple(found.values())

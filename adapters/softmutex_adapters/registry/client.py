@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from softmutex.core.errors import ConfigError
 from softmutex.files import read_secret
-from softmutex.ports import Member
+from softmutex.ports import Member, Proofs
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.pins import Pins
 
@@ -81,9 +81,11 @@ class RegistryClient:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    async def put(self, base: str, lease: str, me: Member) -> tuple[int, float]:
+    async def put(self, base: str, lease: str, me: Member, proofs: Proofs | None) -> tuple[int, float]:
         """Joins, or renews. The version at which it is listed, and how long the lease is."""
         body = {"address": me.address, "id": f"{me.id:016x}", "name": printable(me.name)}
+        if proofs is not None:
+            body["proof"] = proofs.prove(wire.proved(self._group, wire.key_of(lease), me))
         told = await self._call("PUT", base, lease, ANSWER_S, body)
         try:
             return int(told["version"]), min(max(float(told["ttl_s"]), 1.0), 3600.0)

@@ -32,6 +32,7 @@ MEMBER = {
         "address": {"type": "string", "pattern": f"^{wire.ADDRESS}$", "description": "where others reach the member"},
         "id": {"type": "string", "pattern": "^[0-9a-f]{16}$", "description": "the life of the node"},
         "name": {"type": "string", "pattern": f"^[ -~]{{0,{wire.NAME_MAX}}}$", "description": "how people call it"},
+        "proof": {"type": "string", "pattern": f"^{wire.PROOF.pattern}$", "description": "of the group's key"},
     },
 }
 ENTRY = {"type": "array", "minItems": 4, "maxItems": 4, "items": {"type": "string"}}
@@ -46,6 +47,7 @@ LIST = {
         "joined": {"type": "array", "items": ENTRY, "description": "key, address, id, name of each"},
         "left": {"type": "array", "items": {"type": "string"}, "description": "keys"},
         "banned": {"type": "array", "items": {"type": "string"}, "description": "all whom the members ignore"},
+        "proofs": {"type": "object", "description": "by key: that who has the group's key wrote this entry"},
     },
 }
 EVENT = {

@@ -99,7 +99,7 @@ class Group:
                     self.notes[lease] = entry
                 continue
             known = self.entries.get(lease)
-            if entry is not None and known is not None and entry.member == known.member:
+            if entry is not None and known is not None and (entry.member, entry.proof) == (known.member, known.proof):
                 self.entries[lease] = entry  # another owner: nothing to tell
                 continue
             self._dropped.pop(lease, None)  # who left says nothing about the network
@@ -144,22 +144,23 @@ class Group:
         return self._told[base]
 
     def _write(self, base: int | None, now: float) -> tuple[bytes, str]:
-        joined: list[list[str]] = []
+        joined = self.entries
         left: list[str] = []
-        if base is None:
-            joined = [wire.entry(lease, entry.member) for lease, entry in self.entries.items()]
-        else:
+        if base is not None:
+            changes: dict[str, Entry] = {}
             for lease, (version, changed) in reversed(self._changes.items()):
                 if version <= base:
                     break
                 if changed is None:
                     left.append(wire.key_of(lease))
                 else:
-                    joined.append(wire.entry(lease, changed.member))
-            joined.reverse()
+                    changes[lease] = changed
+            joined = dict(reversed(changes.items()))
         settling_s = max(0.0, self.settled_at - now)
+        told = [wire.entry(lease, entry.member) for lease, entry in joined.items()]
+        proofs = {wire.key_of(lease): entry.proof for lease, entry in joined.items() if entry.proof}
         banned = sorted(who for who, _ in self.noted(BAN))
-        line = wire.write(self.name, self.version, base, settling_s, joined, left, banned)
+        line = wire.write(self.name, self.version, base, settling_s, told, left, banned, proofs)
         return line, self._signer.sign(line)
 
     def knows(self, version: int) -> bool:

@@ -156,9 +156,9 @@ class Hub:
 
     # --- what members ask -------------------------------------------------------------------------------------------
 
-    async def put(self, name: str, lease: str, member: Member) -> int:
+    async def put(self, name: str, lease: str, member: Member, proof: str = "") -> int:
         """Joins, or renews the lease. Returns a version at which it is listed."""
-        group, entry = self.group(name), Entry(member, self.instance if self.store.shared else ALONE)
+        group, entry = self.group(name), Entry(member, self.instance if self.store.shared else ALONE, proof)
         if self._latest(group, lease) != entry:
             self._make_room(group, lease, member)
             group.heard(lease, self.now() + self.ttl_s)

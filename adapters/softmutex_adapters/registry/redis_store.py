@@ -199,9 +199,9 @@ def remedy(said: str) -> str:
 
 def to_json(entry: Entry) -> str:
     one = entry.member
-    return json.dumps([one.address, f"{one.id:x}", one.name, entry.owner])
+    return json.dumps([one.address, f"{one.id:x}", one.name, entry.owner, *([entry.proof] if entry.proof else [])])
 
 
 def from_json(written: bytes | str) -> Entry:
-    address, id, name, owner = json.loads(written)
-    return Entry(Member(address, int(id, 16), name), owner)
+    address, id, name, owner, *proof = json.loads(written)
+    return Entry(Member(address, int(id, 16), name), owner, *proof)

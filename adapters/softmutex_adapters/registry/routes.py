@@ -24,6 +24,7 @@ BODY_S = 10.0
 GROUP = re.compile(wire.GROUP)
 LEASE = re.compile(wire.LEASE)
 ADDRESS = re.compile(wire.ADDRESS)
+BODY_OF_MEMBER = {"address", "id", "name", "proof"}
 
 Answer = web.StreamResponse
 Handler = Callable[[web.BaseRequest, Mapping[str, str]], Awaitable[Answer]]
@@ -67,21 +68,24 @@ async def read_body(request: web.BaseRequest, most: int = BODY_MAX) -> bytes:
     return bytes(body)
 
 
-def read_member(body: bytes) -> Member:
+def read_member(body: bytes) -> tuple[Member, str]:
+    """And what it proves itself with to the others."""
     try:
         told: Any = json.loads(body)
     except (ValueError, RecursionError):
         told = None
-    if not isinstance(told, dict) or not {"address", "id"} <= told.keys() <= {"address", "id", "name"}:
+    if not isinstance(told, dict) or not {"address", "id"} <= told.keys() <= BODY_OF_MEMBER:
         raise Refused(400, 'the body is {"address": "host:port", "id": "16 hexadecimal digits", "name": "..."}')
-    address, id, name = told["address"], told["id"], told.get("name", "")
+    address, id, name, proof = told["address"], told["id"], told.get("name", ""), told.get("proof", "")
     if not (isinstance(address, str) and ADDRESS.fullmatch(address)):
         raise Refused(400, f"address looks like {wire.ADDRESS}")
     if not (isinstance(id, str) and wire.ID.fullmatch(id)):
         raise Refused(400, "id is 16 hexadecimal digits in lower case")
     if not (isinstance(name, str) and len(name) <= wire.NAME_MAX and name.isprintable()):
         raise Refused(400, f"name has up to {wire.NAME_MAX} printable characters")
-    return Member(address, int(id, 16), name)
+    if not (isinstance(proof, str) and ("proof" not in told or wire.PROOF.fullmatch(proof))):
+        raise Refused(400, "proof is 32 hexadecimal digits in lower case")
+    return Member(address, int(id, 16), name), proof
 
 
 def read_after(request: web.BaseRequest) -> int:

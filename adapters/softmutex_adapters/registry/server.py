@@ -208,10 +208,10 @@ class RegistryServer:
     # --- members ----------------------------------------------------------------------------------------------------
 
     async def _put(self, request: web.BaseRequest, parts: Mapping[str, str]) -> Answer:
-        member = read_member(await read_body(request))
+        member, proof = read_member(await read_body(request))
         refuse_banned(self.hub, parts["group"], member)
         async with asyncio.timeout(STORE_S):
-            version = await self.hub.put(parts["group"], parts["lease"], member)
+            version = await self.hub.put(parts["group"], parts["lease"], member, proof)
         headers = self._fresh(request, parts["group"])
         return web.json_response({"version": version, "ttl_s": self.hub.ttl_s}, headers=headers)
 

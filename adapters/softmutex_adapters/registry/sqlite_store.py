@@ -21,15 +21,16 @@ from softmutex.ports import Member
 from softmutex_adapters.registry.store import ALONE, Committed, Entry, Stored, StoreFailed, next_version
 
 T = TypeVar("T")
-FORM = 1
+FORM = 2
 TABLES = """
 CREATE TABLE IF NOT EXISTS groups (name TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS members (
     number INTEGER PRIMARY KEY AUTOINCREMENT, grp TEXT NOT NULL, lease TEXT NOT NULL,
-    address TEXT NOT NULL, id TEXT NOT NULL, name TEXT NOT NULL, UNIQUE (grp, lease)
+    address TEXT NOT NULL, id TEXT NOT NULL, name TEXT NOT NULL, proof TEXT NOT NULL DEFAULT '', UNIQUE (grp, lease)
 );
 CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
+FROM_FORM_1 = "ALTER TABLE members ADD COLUMN proof TEXT NOT NULL DEFAULT '';"
 REMEDIES = {
     "SQLITE_FULL": "the disk is full. Make room there.",
     "SQLITE_READONLY": "it cannot be written. Check the rights of file and directory, and how the disk is mounted.",
@@ -69,9 +70,10 @@ class SqliteStore:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             (form,) = connection.execute("PRAGMA user_version").fetchone()
-            if form not in (0, FORM):
+            if form not in (0, 1, FORM):
                 raise StoreFailed(f"{self.path} was written by another version ({form}, this one writes {FORM}).")
-            connection.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {FORM}; COMMIT;")
+            tables = FROM_FORM_1 if form == 1 else TABLES
+            connection.executescript(f"BEGIN IMMEDIATE; {tables} PRAGMA user_version = {FORM}; COMMIT;")
         except BaseException:
             connection.close()
             self._connection = None
@@ -87,8 +89,10 @@ class SqliteStore:
         version = self._version(group)
         if version is None:
             return None
-        rows = self._sql("SELECT lease, address, id, name FROM members WHERE grp = ? ORDER BY number", group)
-        entries = {lease: Entry(Member(address, int(id, 16), name), ALONE) for lease, address, id, name in rows}
+        rows = self._sql("SELECT lease, address, id, name, proof FROM members WHERE grp = ? ORDER BY number", group)
+        entries = {
+            lease: Entry(Member(address, int(id, 16), name), ALONE, proof) for lease, address, id, name, proof in rows
+        }
         return Stored(version, entries)
 
     async def commit(self, group: str, changes: Mapping[str, Entry | None], at_least: int = 0) -> Committed:
@@ -105,8 +109,8 @@ class SqliteStore:
                 if entry is not None:
                     one = entry.member
                     self._sql(
-                        "INSERT INTO members (grp, lease, address, id, name) VALUES (?, ?, ?, ?, ?)",
-                        *(group, lease, one.address, f"{one.id:x}", one.name),
+                        "INSERT INTO members (grp, lease, address, id, name, proof) VALUES (?, ?, ?, ?, ?, ?)",
+                        *(group, lease, one.address, f"{one.id:x}", one.name, entry.proof),
                     )
             self._sql("COMMIT")
         except BaseException:

@@ -47,6 +47,7 @@ class StoreFailed(SoftMutexError, OSError):
 class Entry:
     member: Member
     owner: str  # the registry that hears this member's heartbeats
+    proof: str = ""  # of the group's key; only its members can tell whether it is one
 
 
 class Stored(NamedTuple):

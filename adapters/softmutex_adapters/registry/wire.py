@@ -13,6 +13,8 @@ W2  Versions of a group only grow, also over restarts and lost stores: they foll
 W3  `settling_s`: so long this list may still lack members that an earlier registry knew. A duration, no time of day.
 W4  `banned`, where it is there, is the whole list of those whom the members ignore; in a change, too.
 W5  An entry is known by its key, made from its lease. The lease itself is told to nobody: who knows it may end it.
+W6  `proofs`: by key, what shows those who have the group's key that one of them wrote this entry, lease and all
+    (`proved`). A registry that knows of such things says `proofs` in each list, and can make none: it has not that key.
 
 A list that was signed once is genuine for ever. So whoever asks sends a nonce, and is told, signed, at which version
 the group is at this very moment: `Softmutex-Fresh: VERSION SIGNATURE`. What it is shown must lead there.
@@ -27,7 +29,7 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,7 @@ VERSION_MAX = 1 << 53  # beyond it a browser would round
 GROUP = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
 LEASE = NONCE = r"[A-Za-z0-9_-]{16,64}"
 ADDRESS = r"[!-~]{3,256}"
+PROOF = re.compile(r"[0-9a-f]{32}")
 WHO = r"[0-9a-f]{16}|[A-Za-z0-9_-]{43}"
 NAME_MAX = 128
 KEY = re.compile(r"[0-9a-f]{16}")
@@ -66,6 +69,7 @@ class MemberList:
     joined: Sequence[tuple[str, Member]]  # by key
     left: Sequence[str]
     banned: Sequence[str] = ()
+    proofs: Mapping[str, str] | None = None  # by key; None: of a registry that knows nothing of proofs
 
 
 def key_of(lease: str) -> str:
@@ -80,14 +84,21 @@ def write(
     joined: Iterable[Sequence[str]],
     left: Iterable[str],
     banned: Sequence[str] = (),
+    proofs: Mapping[str, str] | None = None,
 ) -> bytes:
     told: dict[str, Any] = {"group": group, "version": version, "after": after, "settling_s": round(settling_s, 1)}
     told |= {"joined": list(joined), "left": list(left)} | ({"banned": banned} if banned else {})
+    told |= {} if proofs is None else {"proofs": proofs}
     return json.dumps(told, separators=(",", ":")).encode()
 
 
 def entry(lease: str, member: Member) -> list[str]:
     return [key_of(lease), member.address, f"{member.id:016x}", member.name]
+
+
+def proved(group: str, key: str, member: Member) -> str:
+    """What the proof of an entry is made for. Its key is that of a lease which others cannot have."""
+    return f"{group}\n{key}\n{member.address}\n{member.id:016x}"
 
 
 def read(line: bytes) -> MemberList:
@@ -103,6 +114,7 @@ def read(line: bytes) -> MemberList:
             joined=[_read_entry(entry) for entry in _checked(told["joined"], list)],
             left=[_checked(key, str) for key in _checked(told["left"], list)],
             banned=[_read_who(who) for who in _checked(told.get("banned", []), list)],
+            proofs=_read_proofs(told["proofs"]) if "proofs" in told else None,
         )
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise Nonsense(f"no member list ({type(error).__name__}: {str(error)[:80]})") from None
@@ -128,6 +140,13 @@ def _read_who(value: Any) -> str:
     if not re.fullmatch(WHO, value):
         raise ValueError("a ban of nobody")
     return str(value)
+
+
+def _read_proofs(value: Any) -> dict[str, str]:
+    for key, proof in _checked(value, dict).items():
+        if not (KEY.fullmatch(key) and PROOF.fullmatch(proof)):
+            raise ValueError("a proof of nothing")
+    return dict(value)
 
 
 def _read_entry(value: Any) -> tuple[str, Member]:

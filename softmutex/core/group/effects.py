@@ -33,12 +33,14 @@ from softmutex.core.messages import Description, Message
 
 
 class Listed(NamedTuple):
-    """One node as a membership tells of it. `id` 0: only the address is known. `label`: as people wrote the entry."""
+    """One node as a membership tells of it. `id` 0: only the address is known. `label`: as people wrote the entry.
+    `is_proven`: nobody else than who has the group's key can have written it (ports.M13), or others cannot write."""
 
     address: str
     id: NodeId = NOBODY
     name: str = ""
     label: str = ""
+    is_proven: bool = True
 
 
 class Listing(NamedTuple):

@@ -115,7 +115,6 @@ class Group:
             self._news_at = max(self._news_at, now + wait)
             self.put(SetTimer("late news", self._news_at))
         self._unresolved.update(listing.unresolved)
-        self.listing = listing
         shown = self._shown = {place.address: place for place in listing.places}
         for address in self.greeter.listed():
             if address not in shown:
@@ -125,6 +124,7 @@ class Group:
         for peer in had:  # of two lives at one address both
             peer.listed = None
         believed = [place for place in shown.values() if self._is_believed(place, listing.complete, before, now)]
+        self.listing = listing
         for place in believed:
             self._parted.pop(place.id, None)
         self._admit(believed, now)
@@ -148,10 +148,11 @@ class Group:
             pass
         elif objection == BANNED:
             self._ignore(place.id, place.name or place.address)
-        elif is_another and is_complete and not objection and place.address not in self.greeter:
+        elif is_another and is_complete and place.is_proven and not objection and place.address not in self.greeter:
             return True
-        else:  # our own id: this node by another address, or one that was cloned
-            self._greet(place, now)
+        else:  # our own id: this node by another address, or a clone. Unproven and after us in the list: it greets us
+            is_late = self.listing is not None and self.listing.complete and not place.is_proven
+            self._greet(place, now, at_leisure=is_late)
         return False
 
     def is_listed(self, address: str) -> bool:
@@ -240,8 +241,7 @@ class Group:
         self.founding.look_again(now)
 
     def _remove(self, ids: Sequence[NodeId], now: Instant) -> None:
-        gone = self.company.remove(ids)
-        if gone:
+        if gone := self.company.remove(ids):
             self.put(MembersChanged((), tuple(gone)))
             for id in gone:
                 self.suspicion.forget(id, now)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import ClassVar
@@ -16,6 +17,7 @@ from softmutex.ports import (
     Observer,
     Observing,
     OnThisHost,
+    Provable,
     is_complete,
     is_on_this_host,
 )
@@ -26,7 +28,7 @@ SHOWN: weakref.WeakKeyDictionary[Membership, list[list[str]]] = weakref.WeakKeyD
 
 
 class MembershipContract:
-    """M1 to M6 of `softmutex.ports.Membership`, and M7 to M12 of those that are more than that. Each `make()` stands
+    """M1 to M6 of `softmutex.ports.Membership`, and M7 to M13 of those that are more than that. Each `make()` stands
     for another process of the same group."""
 
     patience_s: ClassVar[float] = 30.0
@@ -227,7 +229,7 @@ class MembershipContract:
             check(key is None or len(key) == 32, f"a group key of {len(key or b'')} bytes")
             check(key == two.group_key(), "two members of one group were given different keys")
 
-    # --- M7 to M12, where it is more than a membership ----------------------------------------------------------------
+    # --- M7 to M13, where it is more than a membership ----------------------------------------------------------------
 
     async def test_m7_of_two_that_join_at_once_at_least_one_sees_the_other(self) -> None:
         async with self.made(2) as (one, two):
@@ -285,6 +287,21 @@ class MembershipContract:
             else:
                 raise AssertionError(f"a certificate of {len(given)} bytes for a key that nobody proved to have")
 
+    async def test_m13_who_has_the_groups_key_is_told_from_who_has_not(self) -> None:
+        async with self.made(3) as (one, two, three):
+            if not isinstance(one, Provable) or not isinstance(two, Provable):
+                return
+            one.prove_by(HoldingKey(b"a key"))
+            two.prove_by(HoldingKey(b"a key"))
+            for number, each in enumerate((one, two, three), 1):
+                await each.join(self.member(number))
+            proven: dict[str, bool] = {}
+            while len(proven) < 2:
+                shown = await in_time(one.watch(), f"watch shows {proven} and then nothing", self.patience_s)
+                proven = {member.address: member.is_proven for member in shown}
+            wanted = {self.member(2).address: True, self.member(3).address: False}
+            check(proven == wanted, f"who joined with the key, and who without: {proven}")
+
     # --- how --------------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
@@ -320,6 +337,19 @@ class MembershipContract:
     async def _must_wait(self, waiting: asyncio.Future[Sequence[Member]]) -> None:
         done, _ = await asyncio.wait([waiting], timeout=self.quiet_s)
         check(not done, f"watch returned though nothing differs: {[task.result() for task in done]}")
+
+
+class HoldingKey:
+    """What a node has that has a key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def prove(self, what: str) -> str:
+        return hmac.digest(self._key, what.encode(), "sha256")[:16].hex()
+
+    def is_proof(self, what: str, proof: str) -> bool:
+        return proof == self.prove(what)
 
 
 def addresses(members: Iterable[Member]) -> list[str]:
