@@ -228,12 +228,12 @@ def wait_for_orders(control: socket.socket) -> dict[str, Any] | None:
         middle = os.fork()
         if middle == 0:
             middle = os.getpid()
-            program = os.fork()
-            if program:
-                os.write(says, array.array("i", [program]).tobytes())
+            if os.fork():
                 os._exit(0)
             while os.getppid() == middle:
                 time.sleep(0.0002)
+            take_its_place(order)
+            os.write(says, array.array("i", [os.getpid()]).tobytes())  # who started it may signal its group now
             become(order, descriptors)
             return order
         os.close(says)
@@ -245,6 +245,16 @@ def wait_for_orders(control: socket.socket) -> dict[str, Any] | None:
         control.sendall(number.to_bytes(HEAD))
 
 
+def take_its_place(order: Mapping[str, Any]) -> None:
+    """The session or group that it was ordered to be in; else that of whoever ordered it."""
+    if order["session"]:
+        os.setsid()
+    elif order["group"] >= 0:
+        os.setpgid(0, order["group"])
+    else:
+        os.setpgid(0, os.getpgid(os.getppid()))
+
+
 def become(order: Mapping[str, Any], descriptors: Sequence[int]) -> None:
     for place, descriptor in enumerate(descriptors):
         os.dup2(descriptor, place)
@@ -254,12 +264,6 @@ def become(order: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         if ctypes.CDLL(None).setns(network_file, CLONE_NEWNET) != 0:
             os._exit(126)
         os.close(network_file)
-    if order["session"]:
-        os.setsid()
-    elif order["group"] >= 0:
-        os.setpgid(0, order["group"])
-    else:
-        os.setpgid(0, os.getpgid(os.getppid()))
     os.chdir(order["where"])
     os.environ.clear()
     os.environ.update(order["environ"])

@@ -205,7 +205,7 @@ def test_an_agent_of_another_group_is_not_taken_for_ones_own(agent: Agent, envir
 
 
 def test_a_long_hold_overruns_unless_it_is_touched(agent: Agent):
-    with SoftMutex("x", max_hold=0.05, on_overrun="cancel") as hold:
+    with SoftMutex("x", max_hold=60, on_overrun="cancel") as hold:
         assert hold.deadline is not None
         before = hold.deadline
         hold.touch()

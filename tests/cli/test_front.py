@@ -176,7 +176,7 @@ while True:
 def test_a_signal_reaches_the_command_and_what_it_has_started(start: Start, tmp_path: Path, name: str):
     (tmp_path / "notices.py").write_text(NOTICES)
     notices = f"{sys.executable} notices.py"
-    front = start(f"{notices} other {name} & exec {notices} pid {name}")
+    front = start(f"{notices} other {name} & exec {notices} pid {name}", "--grace", "60")  # both may stand still
     front.number("pid"), front.number("other")
     front.send(signal.Signals[f"SIG{name}"])
     assert front.ends() == 5

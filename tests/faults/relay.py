@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from tests.ports import free_port
+from tests.ports import OWN_HOST, free_port
 
 # Told of each datagram: from whom, to whom, what. True: it is lost.
 Hook = Callable[[int, int, bytes], bool]
@@ -46,7 +46,7 @@ class Relay:
         self.taped: list[tuple[int, int, bytes]] = []
         self.tape_max = 0
         self._random = random.Random(seed).random
-        self._own = [free_port() for _ in range(nodes)]
+        self._own = [free_port(OWN_HOST) for _ in range(nodes)]
         self._who = {port: number for number, port in enumerate(self._own)}
         self._sockets = [open_socket() for _ in range(nodes)]
         self._late: list[tuple[float, int, int, int, bytes]] = []
@@ -60,11 +60,11 @@ class Relay:
 
     def transport(self, node: int) -> str:
         """The URL that the node is given."""
-        return f"udp://127.0.0.1:{self._own[node]}?advertise={self.address(node)}"
+        return f"udp://{OWN_HOST}:{self._own[node]}?advertise={self.address(node)}"
 
     def direct(self, node: int) -> tuple[str, int]:
         """The node's own socket, past the relay."""
-        return ("127.0.0.1", self._own[node])
+        return (OWN_HOST, self._own[node])
 
     def cut(self, *links: tuple[int, int]) -> None:
         """From now on nothing gets from the first to the second node of each; the other way it does."""

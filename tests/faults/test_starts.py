@@ -11,7 +11,7 @@ from softmutex import Node, SoftMutexError
 from softmutex.ports import CannotOpen
 from tests import prepared
 from tests.faults.harness import assert_alone, group, stays
-from tests.ports import free_port
+from tests.ports import OWN_HOST, free_port
 
 SOFTMUTEX = Path(sys.executable).with_name("softmutex")
 
@@ -42,7 +42,7 @@ def test_softmutex_run_says_69_where_the_port_is_in_use(tmp_path: Path):
 @pytest.mark.parametrize("dead", ["127.0.0.1:9", "192.0.2.1:9431", "no-such-host.invalid:9431"])
 async def test_a_peer_that_never_answers_does_not_keep_a_node_from_the_mutex(no_leaks: None, dead: str):
     """Nobody there, a place that no route leads to, a name that nobody knows."""
-    place = f"127.0.0.1:{free_port()}"
+    place = f"{OWN_HOST}:{free_port(OWN_HOST)}"
     async with (
         Node(transport=f"udp://{place}", membership=f"static://{place},{dead}") as node,
         node.mutex("x").hold(timeout=60),  # it takes five
@@ -51,8 +51,8 @@ async def test_a_peer_that_never_answers_does_not_keep_a_node_from_the_mutex(no_
 
 
 def test_dead_addresses_in_the_list_cost_the_living_nothing(tmp_path: Path):
-    living = [f"127.0.0.1:{free_port()}" for _ in range(3)]
-    dead = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+    living = [f"{OWN_HOST}:{free_port(OWN_HOST)}" for _ in range(3)]
+    dead = [f"{OWN_HOST}:{free_port(OWN_HOST)}" for _ in range(3)]
     everybody = "static://" + ",".join(living + dead)
     nodes = [{"transport": f"udp://{place}", "membership": everybody} for place in living]
     with group(tmp_path, nodes) as workers:

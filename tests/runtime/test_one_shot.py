@@ -82,7 +82,7 @@ def test_one_may_be_used_in_two_loops_at_once():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(100)
     assert most == [1] * 10
 
 

@@ -265,11 +265,14 @@ INTERRUPTED = """
 import os, signal, threading
 from softmutex import sync
 where = {"transport": "memory://x", "membership": "memory://x"}
+def interrupt():
+    while not sync.SoftMutex("x", **where).look().waiting_count:
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
 with sync.SoftMutex("x", **where):
     def wait():
-        mutex = sync.SoftMutex("x", **where)
-        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         try:
+            threading.Thread(target=interrupt).start()
             with sync.SoftMutex("x", **where, timeout=60):
                 print("entered")
         except KeyboardInterrupt:
@@ -334,7 +337,7 @@ async def test_a_body_that_blocks_the_loop_does_not_make_a_threaded_node_look_de
 
         thread = threading.Thread(target=meanwhile)
         thread.start()
-        thread.join(20)  # the loop stands still
+        thread.join(100)  # the loop stands still
         assert peer_answers.is_set()
 
 
@@ -513,7 +516,7 @@ def test_a_one_shot_mutex_of_the_parent_joins_anew_in_a_forked_child(tmp_path: A
 def test_children_of_multiprocessing_exclude_each_other(tmp_path: Any):
     record = tmp_path / "record"
     context = multiprocessing.get_context("fork")
-    mutex = sync.SoftMutex("x", membership=f"local://?directory={tmp_path}", timeout=30)
+    mutex = sync.SoftMutex("x", membership=f"local://?directory={tmp_path}", timeout=100)
 
     def work(number: int) -> None:
         for _ in range(3):
@@ -527,7 +530,7 @@ def test_children_of_multiprocessing_exclude_each_other(tmp_path: Any):
     for child in children:
         child.start()
     for child in children:
-        child.join(60)
+        child.join(100)
     lines = record.read_text().split("\n")[:-1]
     assert len(lines) == 24
     for entered, left in zip(lines[::2], lines[1::2], strict=True):

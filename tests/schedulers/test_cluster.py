@@ -65,13 +65,21 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         quiet = ["--no-dashboard", "--scheduler-file", str(where)]
         started = process(f"{dask}scheduler", "--host", "127.0.0.1", "--port", "0", *quiet, log=folder / "scheduler")
         stack.enter_context(started)
-        wait_until(where.exists, "no scheduler", START_S)
+        wait_until(lambda: address_in(where), "no scheduler", START_S)
         words = ["--nworkers", str(WORKERS), "--nthreads", "1", "--memory-limit", "0", "--host", "127.0.0.1"]
         words += ["--local-directory", str(folder), "--no-dashboard", "--scheduler-file", str(where)]
         stack.enter_context(process(f"{dask}worker", *words, log=folder / "workers"))
-        address = json.loads(where.read_text())["address"]
+        address = address_in(where)
         wait_until(lambda: workers_of(address) == WORKERS, "not all workers", START_S)
         yield address
+
+
+def address_in(file: Path) -> str:
+    """Empty until the file is there and whole."""
+    try:
+        return str(json.loads(file.read_text())["address"])
+    except (FileNotFoundError, ValueError):
+        return ""
 
 
 def workers_of(address: str) -> int:
