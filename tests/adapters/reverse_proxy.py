@@ -7,7 +7,9 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
-from tests.ports import free_port
+from tests.ports import free_ports
+
+BACKENDS = 16
 
 
 class ReverseProxy:
@@ -15,6 +17,7 @@ class ReverseProxy:
 
     def __init__(self) -> None:
         self._ports: dict[str, int] = {}
+        self._free = free_ports(BACKENDS)  # taken before a test counts descriptors
         self._names = (f"node-{number}" for number in itertools.count(1))
 
     async def __aenter__(self) -> Self:
@@ -32,7 +35,7 @@ class ReverseProxy:
         await self._runner.cleanup()
 
     def new_backend(self) -> tuple[int, str]:
-        port = free_port()
+        port = self._free.pop()
         name = next(self._names)
         self._ports[name] = port
         return port, f"http://127.0.0.1:{self._port}/site/{name}"
