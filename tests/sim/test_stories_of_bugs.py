@@ -42,16 +42,6 @@ def test_who_is_given_back_keeps_the_place_in_the_queue(nodes: int, delay_s: flo
     assert result.fairness > 0.99
 
 
-def test_who_follows_the_token_for_a_round_is_not_pushed_out_by_old_tickets():
-    """Turns shorter than a hand-over: what comes while the token is given away follows it to the next holder, which
-    gives it away already, and so on for a round. The tickets of those who had their turn meanwhile, and asked again,
-    stayed beside their new ones; the newest did not fit and went back, and waited for 71 turns where 32 waited."""
-    crowd = Scenario(nodes=32, op_s=0.2, delay_s=0.3, jitter=0.0, ids="random", place=957, bound_s=60.0)
-    result = simulate(crowd.but(duration_s=90.0, seed=391016))
-    assert result.violations == []
-    assert max(result.waits) / SECOND < 60
-
-
 def test_a_loss_that_nobody_makes_good_is_counted_for_as_long_as_it_is_seen():
     """The table of goals told of quick recoveries without a watch: it counted those that had come to an end."""
     lost = Scenario(algorithm="sandwich", nodes=20, op_s=0.5, duration_s=60.0, faults=(TokenLoss(20.0),))

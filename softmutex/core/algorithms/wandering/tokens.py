@@ -296,17 +296,6 @@ class KeptAhead:
         return kept
 
 
-def latest_of_each(tickets: tuple[Ticket, ...], queue: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
-    """In order, without those in the queue already. What follows a token may do so for a whole round, and those who
-    had their turn meanwhile ask again: their old tickets would leave no room for others, who lose their place."""
-    there, out = dict(queue), dict[NodeId, RequestId]()
-    for node, request in tickets:
-        if max(out.get(node, 0), there.get(node, 0)) < request:
-            out.pop(node, None)
-            out[node] = request
-    return tuple(Ticket(*item) for item in out.items())
-
-
 class TokenHolder:
     """What is done with a token that is here: the one part that grants, passes and discards."""
 
@@ -794,12 +783,10 @@ class TokenHolder:
         held = self.here.by_slot.get(slot)
         best = context.best.get(slot)
         if held is not None and held.giving:
-            late = (*held.late, *tickets)
-            if len(late) > QUEUE:
-                late = latest_of_each(late, held.token.queue)
-            held.late = late[:QUEUE]  # they follow it when it has arrived
+            room = QUEUE - len(held.late)
+            held.late += tickets[:room]  # they follow it when it has arrived
             held.late_more = held.late_more or more
-            self.context.give_back(late[QUEUE:])
+            self.context.give_back(tickets[room:])
         elif (ahead := self.ahead.waits_there(context.me, new=False)) != NOBODY:
             context.post(ahead, Feed(slot, tickets, more, steps, self.ahead.trail.hop))
         elif best is not None and best.holder in context.gone:
