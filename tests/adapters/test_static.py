@@ -107,9 +107,12 @@ async def test_where_the_own_address_is_a_url_all_are_and_names_are_left_to_the_
 async def test_a_list_of_which_no_name_is_known_says_so_and_it_is_told_once(
     static: Static, zone: Zone, caplog: pytest.LogCaptureFixture
 ) -> None:
+    asked = threading.Event()
+    zone.slow = lambda host: asked.wait(100)
     membership = static("nohost.test:9431")
     assert await shown(membership) == []
     assert (membership.pending, membership.unresolved) == (("nohost.test:9431",), ())
+    asked.set()
     assert await shown(membership) == []  # and nothing is pending any more
     assert (membership.pending, membership.unresolved) == ((), ("nohost.test:9431",))
     await eventually(lambda: membership.statistics()["lookups_failed"] >= 3, "nobody asks again")
@@ -128,14 +131,15 @@ async def test_names_are_pending_until_each_was_looked_up_and_the_others_are_sho
     static: Static, zone: Zone
 ) -> None:
     zone |= {"quick.test": ["192.0.2.10"], "slow.test": ["192.0.2.11"]}
-    hurry = threading.Event()
-    zone.slow = lambda host: host == "slow.test" and hurry.wait(100)
+    hurry = {"slow.test": threading.Event(), "quick.test": threading.Event()}
+    zone.slow = lambda host: hurry[host].wait(100)
     membership = static("slow.test:9431", "quick.test:9431")
     assert await shown(membership) == []
     assert membership.pending == ("slow.test:9431", "quick.test:9431")
+    hurry["quick.test"].set()
     assert await shown(membership) == ["192.0.2.10:9431"]
     assert membership.pending == ("slow.test:9431",)
-    hurry.set()
+    hurry["slow.test"].set()
     assert await shown(membership) == ["192.0.2.11:9431", "192.0.2.10:9431"]
     assert membership.pending == ()
 

@@ -18,6 +18,8 @@ from urllib.parse import quote
 import pytest
 from softmutex_adapters.demo.plan import Plan
 
+from tests.ports import free_port
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ftp_throttler"
 SCRIPT = str(EXAMPLES / "subscriber.sh")
 PATIENCE_S = 100.0
@@ -171,7 +173,7 @@ ALL = [*PYTHON, ["subscriber.sh"]]
 def test_a_server_that_is_away_costs_nobody_a_file(tmp_path: Path, words: list[str]):
     """Each gives the turn back before it tries again, so that all ask, not only those who held it first."""
     content, subscribers = os.urandom(100_000), 6
-    with serving(tmp_path, mbit_s=400) as gone:
+    with serving(tmp_path, mbit_s=400, port=free_port()) as gone:
         (gone.served / "image.bin").write_bytes(content)
     own = [tmp_path / f"incoming-{number}" for number in range(subscribers)]
     gone.environ |= {"SLOTS": "1", "TRIES": "20"}

@@ -128,7 +128,7 @@ def taken(kept: queue.SimpleQueue[tuple[int, Any]]) -> list[tuple[int, Any]]:
 # --- Prometheus ------------------------------------------------------------------------------------------------------
 
 CONFIGURATION = """
-global: {{scrape_interval: 200ms, evaluation_interval: 200ms}}
+global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 200ms}}
 rule_files: [{rules}]
 scrape_configs:
   - job_name: applications

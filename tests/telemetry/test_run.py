@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -63,6 +64,11 @@ def test_its_spans_are_below_the_callers_and_the_commands_below_its_hold(receive
     check_story(spans(receiver), seen)  # they were sent before it ended
 
 
+def listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(path) == 0
+
+
 def test_with_an_agent_that_is_traced_it_is_the_same(receiver: Receiver, environ: dict[str, str]):
     agent = subprocess.Popen(
         [SOFTMUTEX, "agent"],
@@ -70,7 +76,7 @@ def test_with_an_agent_that_is_traced_it_is_the_same(receiver: Receiver, environ
         stderr=subprocess.PIPE,
     )
     try:
-        eventually(lambda: Path(environ["SOFTMUTEX_AGENT"]).exists())
+        eventually(lambda: listens(environ["SOFTMUTEX_AGENT"]))
         seen = run(environ, TRACEPARENT=f"00-{TRACE_ID}-{SPAN_ID}-01")
     finally:
         agent.terminate()
