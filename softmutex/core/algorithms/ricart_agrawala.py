@@ -2,7 +2,8 @@
 
 What it decides: who goes first. The naive way, whoever asks first, is a race that each node sees otherwise. Here each
 request carries a Lamport clock: all see the same order of (stamp, node), and a permission is withheld exactly from
-those who come after. An entry costs n - 1 REQUESTs and n - 1 PERMITs, and not one message more while none is lost.
+those who come after. An entry costs n - 1 REQUESTs and n - 1 PERMITs, and not one message more while none is lost and
+a question is answered within a second.
 
     wanted --REQUEST(stamp)--> everybody      a permit of each --> A runs --> the postponed are permitted
                                   '--PERMIT(stamp)--> at once; or, if it runs A or comes first itself, after its release
