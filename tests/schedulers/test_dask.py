@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, LocalCluster, secede
 from distributed.diagnostics.plugin import WorkerPlugin
@@ -116,6 +117,8 @@ def dask_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     os.environ[spans.VARIABLE] = str(tmp_path_factory.mktemp("dask") / "spans")
     try:
         with (
+            # A worker that was killed and is not back by then is given up for good, and the next test waits for it.
+            dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
             LocalCluster(
                 n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50
             ) as cluster,
