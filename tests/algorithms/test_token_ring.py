@@ -257,7 +257,7 @@ def test_groups_in_which_it_was_missed_for_too_long(seed: int):
         {"nodes": 2, "leaves": 1},
         {"nodes": 3, "kills": 1, "askers": (2,)},
         {"nodes": 3, "leaves": 1, "askers": (2,)},
-        {"nodes": 2, "leaves": 1, "joins": 1, "askers": (2, 3)},
+        pytest.param({"nodes": 2, "leaves": 1, "joins": 1, "askers": (2, 3)}, marks=pytest.mark.slow),
         {"nodes": 3, "askers": (2, 3)},
         {"nodes": 3, "withdrawn": 1, "askers": (2, 3)},
         {"nodes": 3, "joins": 1, "askers": (2,)},
