@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,6 +69,11 @@ def kill_group(group: int) -> None:
 def read_number(file: Path) -> int:
     """The number that a command writes into the file, once it is whole."""
     return int(eventually(lambda: file.exists() and file.read_text().endswith("\n") and file.read_text(), str(file)))
+
+
+def but_for_standstills(said: str) -> str:
+    """A busy machine lets processes stand still, and those that notice say so."""
+    return re.sub(r"[^\n]*the event loop was blocked [^\n]*\n", "", said)
 
 
 @contextmanager

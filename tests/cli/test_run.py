@@ -16,6 +16,7 @@ import pytest
 
 from softmutex import Node
 from tests.cli.processes import (
+    but_for_standstills,
     children_of,
     eventually,
     group_is_empty,
@@ -31,11 +32,6 @@ SOFTMUTEX = Path(sys.executable).with_name("softmutex")
 HOLDS = "echo $$ > {0}.pid; exec sleep 60"
 # Two at once would see the other's directory.
 ALONE = "mkdir inside || exit 99; sleep 0.02; rmdir inside; echo $SOFTMUTEX_EPOCH"
-
-
-def but_for_standstills(said: str) -> str:
-    """A busy machine lets processes stand still, and those that notice say so."""
-    return re.sub(r"softmutex: [^\n]*the event loop was blocked [^\n]*\n", "", said)
 
 
 class Run:

@@ -88,7 +88,7 @@ def test_a_job_whose_dependency_is_not_met_is_passed_over_until_it_is(released: 
 
 
 def test_a_job_that_may_not_begin_yet_is_passed_over_until_it_may(released: SlurmSite, log: Path):
-    later = released.submit(0, 0.1, None, "--begin=now+5")
+    later = released.submit(0, 0.1, None, "--begin=now+20")
     let_a_job_pass(released)
     assert waits(released, later)
     wait_until(lambda: released.outcome(later), "it does not get its turn")

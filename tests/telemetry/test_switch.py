@@ -38,7 +38,7 @@ def run(code: str, **environ: str) -> str:
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout.strip()
