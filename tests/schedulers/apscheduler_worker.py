@@ -31,7 +31,9 @@ def add(scheduler: Any, executors: dict[str, Any], make: Any, job: Any, line: st
     if timeout_s not in executors:
         executors[timeout_s] = make("transfers", timeout=None if timeout_s == "-" else float(timeout_s))
         scheduler.add_executor(executors[timeout_s], timeout_s)
-    scheduler.add_job(job, args=[sys.argv[2], float(seconds)], id=f"job-{number}", executor=timeout_s)
+    words = [sys.argv[2], float(seconds)]
+    # By default what a thread takes up a second late is not run: the machine may stand still for as long as that.
+    scheduler.add_job(job, args=words, id=f"job-{number}", executor=timeout_s, misfire_grace_time=None)
 
 
 async def slow_transfer(log: str, seconds: float) -> None:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import queue
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from apscheduler import events
+from apscheduler.executors import base
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+from softmutex_adapters.schedulers.apscheduler import AsyncIOSoftMutexExecutor, SoftMutexExecutor
 
+from softmutex import Node
+from tests.runtime.group import until
 from tests.schedulers.contract import ALONE_TOO, LossContract, Site, SlotsContract
 from tests.schedulers.lines import LineSite, line_site
 from tests.schedulers.spans import SpansContract
@@ -63,3 +75,35 @@ class TestPreReleaseOfVersion4(Both):
 
     def start(self, log: Path, **more: str) -> AbstractContextManager[LineSite]:
         return super().start(log, PYTHONPATH=os.environ["APSCHEDULER4_DIR"], **more)
+
+
+async def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "executor", "job"),
+    [(BackgroundScheduler, SoftMutexExecutor, int), (AsyncIOScheduler, AsyncIOSoftMutexExecutor, nothing)],
+)
+async def test_a_job_is_late_by_when_it_was_taken_up_and_not_by_when_it_got_its_turn(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, executor: Any, job: Any
+) -> None:
+    now = datetime.now(UTC)
+    monkeypatch.setattr(base, "datetime", SimpleNamespace(now=lambda _zone: now))
+    where: Any = {"transport": f"memory://{kind.__name__}", "membership": f"memory://{kind.__name__}"}
+    over: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    scheduler = kind()
+    scheduler.add_executor(executor("link", **where), "link")
+    scheduler.add_listener(over.put, events.EVENT_JOB_EXECUTED | events.EVENT_JOB_ERROR | events.EVENT_JOB_MISSED)
+    scheduler.start()
+    async with Node(**where) as other:
+
+        async def waits() -> bool:
+            return (await other.mutex("link").look()).waiting_count == 1
+
+        async with other.mutex("link"):
+            scheduler.add_job(job, "date", run_date=now, executor="link")
+            await until(waits)
+            now += timedelta(hours=1)
+        assert (await asyncio.to_thread(over.get, timeout=100)).code == events.EVENT_JOB_EXECUTED
+        await asyncio.to_thread(scheduler.shutdown) if kind is BackgroundScheduler else scheduler.shutdown()

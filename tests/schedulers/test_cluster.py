@@ -21,7 +21,7 @@ from softmutex.sim.campaign import Campaign, CampaignPlan, outcomes
 from tests.schedulers.contract import wait_until
 
 WORKERS = 4
-START_S = 60
+START_S = 100
 PLANS = [CampaignPlan(seed, (2, 4), "wandering") for seed in range(1, 4)]
 
 
