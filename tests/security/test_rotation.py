@@ -222,7 +222,8 @@ async def test_frames_of_strangers_make_a_node_look_a_bounded_number_of_times(
         looks += path == file
         return stat(path)
 
-    network, stranger = MemoryNetwork(), secrets.token_bytes(32)
+    keyfile.make(tmp_path / "stranger", beside=read_keys(file))  # one random key in 255 has the id of the other
+    network, [stranger] = MemoryNetwork(), read_keys(tmp_path / "stranger")
     transport = network.transport("stranger")
     await transport.open()
     async with node_on(network, key=file) as node:
