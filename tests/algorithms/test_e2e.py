@@ -290,6 +290,14 @@ def test_they_go_on_while_a_tenth_of_the_group_dies_in_each_round(algorithm: str
     assert counted.granted > 10 and counted.overlaps == 0
 
 
+def test_who_wants_it_no_more_gives_back_also_the_votes_that_are_on_their_way():
+    """It may leave at once, and who has left gives nothing back: each such vote was nobody's for a lease."""
+    b = bench(E2E, SECOND_ONE)
+    b.request(1)
+    b.handle(Withdrawn(1))
+    assert [message.replica for _, message in sent(b, ReleaseVote)] == [0, 1, 2, 3, 4]
+
+
 def test_withdrawn_is_withdrawn():
     b = bench(E2E, SECOND_ONE)
     b.request(1)

@@ -151,6 +151,22 @@ def test_who_loses_the_one_that_it_points_to_looks_for_the_token_and_asks_whoeve
     assert [to for to, _ in sent(b, Wish)] == [6]
 
 
+def test_who_runs_when_the_one_that_it_pointed_to_goes_still_asks_for_those_that_wait_behind():
+    """It asked for nothing just then, as who has the token does, and took that for the wish that it was to say when it
+    passed the token on: those who had asked it waited for ever, and were told that their wishes were noted."""
+    b = bench(Raymond)
+    b.receive(Sought(1, 1), 7)
+    b.request(1)
+    b.receive(Pass(token(1, hop=3), 0), 1)
+    assert b.granted == [1]
+    b.receive(Wish(1), 4)
+    b.receive(Wish(1), 5)
+    b.members.remove(1)
+    b.handle(MembersChanged((), (1,)))
+    b.release(1)
+    assert [to for to, _ in sent(b, Pass)] == [4] and [to for to, _ in sent(b, Wish)] == [4]
+
+
 def test_an_old_copy_of_a_wish_brings_nobody_the_token():
     b = founder(Raymond)
     b.receive(Wish(1), 4)

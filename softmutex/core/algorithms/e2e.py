@@ -317,7 +317,7 @@ class E2E(Quorum):
         bid, self._bid = self._bid, NO_BID
         self._is_renewing = False
         if self._reign == NO_BID or self._passing is not None:  # it never ran
-            self._inbox += [ReleaseVote(number, bid, 0) for number in self._owners]
+            self._clear_way(bid)  # also where no vote has come yet: who leaves now could not give it back
         else:
             self._pass_token(now, out)
 

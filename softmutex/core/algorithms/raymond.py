@@ -129,6 +129,6 @@ class Raymond(OnDemand):
         super()._changed(joined, left, now, out)
         if self._towards in left:
             self._towards = NOBODY
-            if self._queue:
+            if self._queue and self._token is None:
                 self._unask(out)
                 self._ask(now, out)

@@ -10,9 +10,8 @@ that dies or moves has no vote for a lease at most, unless its heir is told. A m
 of its replicas along, until it speaks or is known to be dead: if these are more than n - m, everybody waits. Two may
 overlap in the wake of a fault: a holder that was cut off or asleep for longer than a lease is told so.
 
-A replica that moves to a newcomer is quiet for a lease, and again where it comes back to. While a member comes each
-second and leaves before a message takes its way, too few may have a vote for longer than the simulator's laws allow:
-for 17 s in its seed 9004.
+A replica that moves to a newcomer is quiet there for a lease, unless it is told what was before. If the newcomer goes
+before that, it says so, and who had the replica before goes on as if nothing had happened (UNTOUCHED).
 """
 
 from __future__ import annotations

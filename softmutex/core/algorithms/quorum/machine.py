@@ -16,6 +16,7 @@ from softmutex.core.algorithms.quorum.messages import (
     RenewVote,
     RequestVote,
     Response,
+    Untouched,
     Yield,
 )
 from softmutex.core.algorithms.quorum.replica import LEASE, Replicas
@@ -180,6 +181,8 @@ class Quorum(OneByOne):
                 self._answered(sender, number, bid, owner, ahead, now, out)
         elif isinstance(message, Heir) and message.replica < len(self._keys) and message.owner.stamp < HIGHEST:
             self._inherit(sender, message, now, out)
+        elif isinstance(message, Untouched) and message.replica < len(self._keys):
+            self._inherit(sender, Heir(message.replica, NO_BID, message.left, True), now, out, untouched=True)
 
     def _fired(self, timer: TimerName, now: Instant, out: list[Effect]) -> None:
         if isinstance(timer, tuple):
@@ -412,17 +415,20 @@ class Quorum(OneByOne):
             self._inbox.append(RequestVote(number, self._bid, 0, again=True))
 
     def _bequeath(self, number: int, heir: NodeId, now: Instant, out: list[Effect]) -> None:
-        if (known := self._replicas.lose(number, now)) is not None and heir not in (self._me, NOBODY):
-            out.append(Send(heir, Heir(number, known.owner, max(0, known.until - now), known.quiet)))
+        if (known := self._replicas.lose(number, heir, now)) is not None and heir not in (self._me, NOBODY):
+            left = max(0, known.until - now)
+            untouched = known.quiet and known.new
+            out.append(
+                Send(heir, Untouched(number, left) if untouched else Heir(number, known.owner, left, known.quiet))
+            )
 
-    def _inherit(self, sender: NodeId, heir: Heir, now: Instant, out: list[Effect]) -> None:
+    def _inherit(self, sender: NodeId, heir: Heir, now: Instant, out: list[Effect], untouched: bool = False) -> None:
         """For this node, or for one of whom the sender did not know yet that it has come since."""
-        number, owner, left, quiet, hops = heir
-        home = self._ring.owner(self._keys[number])
-        if home in (self._me, sender) or hops >= HOPS_MOST:
-            self._replicas.heir(number, owner, left, quiet, now, out)
+        home = self._ring.owner(self._keys[heir.replica])
+        if home in (self._me, sender) or heir.hops >= HOPS_MOST:
+            self._replicas.heir(heir, now, out, untouched_by=sender if untouched else NOBODY)
         else:
-            out.append(Send(home, heir._replace(hops=hops + 1)))
+            out.append(Send(home, heir._replace(hops=heir.hops + 1)))
 
     def _may_depart(self, now: Instant, out: list[Effect]) -> bool:
         self._drain(now, out)

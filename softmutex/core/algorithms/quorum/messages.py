@@ -88,4 +88,22 @@ class Heir(NamedTuple):
     hops: Count = 0
 
 
-OF_QUORUM: Final = {136: RequestVote, 137: Response, 138: Yield, 139: ReleaseVote, 140: RenewVote, 141: Heir}
+class Untouched(NamedTuple):
+    """You have this replica's key now, or soon. I had it for the first time, was quiet, and will be for so long yet.
+
+    Whoever had it before me knows for whom it has voted; for anybody else this is a HEIR that is `quiet`.
+    """
+
+    replica: Count
+    left: Duration
+
+
+OF_QUORUM: Final = {
+    136: RequestVote,
+    137: Response,
+    138: Yield,
+    139: ReleaseVote,
+    140: RenewVote,
+    141: Heir,
+    142: Untouched,
+}

@@ -4,6 +4,9 @@
                           |-- released, yielded, lease over, owner gone --> the first of the queue, or nobody
     got the key --> quiet: queues, and votes for nobody --HEIR, RENEW_VOTE (known), or a lease later--> one of the above
 
+Who gets a key back from the newcomer that it went to, and hears that nobody voted there (UNTOUCHED), is not quiet: what
+it knew is still so. Else a key would be quiet for a lease whenever a newcomer leaves before it was told anything.
+
 Invariants
     R1  A quiet replica votes for nobody, but who had its vote.
     R2  At most QUEUE_MOST wait at a replica, each node once; of at most OVER_MOST nodes it is known what is over.
@@ -15,7 +18,7 @@ from bisect import insort
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from softmutex.core.algorithms.quorum.messages import NO_BID, Bid, Response
+from softmutex.core.algorithms.quorum.messages import NO_BID, Bid, Heir, Response
 from softmutex.core.events import NOBODY, Duration, Effect, Instant, NodeId, SetTimer
 from softmutex.core.messages import Message
 
@@ -25,9 +28,10 @@ OVER_MOST: Final = 64
 
 
 class Replica:
-    __slots__ = ("over", "owner", "queue", "quiet", "until")
+    __slots__ = ("new", "over", "owner", "queue", "quiet", "until")
 
-    def __init__(self, until: Instant) -> None:
+    def __init__(self, until: Instant, new: bool) -> None:
+        self.new = new  # its key was never here before
         self.owner = NO_BID
         self.until = until  # the end of the owner's lease, or of being quiet
         self.quiet = True
@@ -61,6 +65,7 @@ class EarlyHeir(NamedTuple):
     until: Instant
     quiet: bool
     known_until: Instant  # it is forgotten: by then others may have voted
+    new: bool = False
 
 
 class Replicas:
@@ -79,6 +84,7 @@ class Replicas:
         self._newer_ends_older = newer_ends_older
         self._mine: dict[int, Replica] = {}
         self._legacies: dict[int, EarlyHeir] = {}
+        self._given: dict[int, tuple[NodeId, EarlyHeir]] = {}  # the last that got a key from here, and what was known
 
     def __contains__(self, number: int) -> bool:
         return number in self._mine
@@ -95,16 +101,20 @@ class Replicas:
         """Its key is nearest to this node from now on, if it was not before."""
         replica = self._mine.get(number)
         if replica is None:
-            replica = self._mine[number] = Replica(now + self._lease)
+            replica = self._mine[number] = Replica(now + self._lease, number not in self._given)
             out.append(SetTimer((LEASE, number), replica.until))
             legacy = self._legacies.pop(number, None)
             if legacy is not None and now < legacy.known_until:
                 self._inherit(number, replica, legacy, now, out)
         return replica
 
-    def heir(self, number: int, owner: Bid, left: Duration, quiet: bool, now: Instant, out: list[Effect]) -> None:
-        replica, left = self._mine.get(number), min(left, self._lease)
-        legacy = EarlyHeir(owner, now + left, quiet, now + self._lease)
+    def heir(self, heir: Heir, now: Instant, out: list[Effect], untouched_by: NodeId = NOBODY) -> None:
+        number, owner, left, quiet, _ = heir
+        replica = self._mine.get(number)
+        legacy = EarlyHeir(owner, now + min(left, self._lease), quiet, now + self._lease)
+        to, known = self._given.get(number, (NOBODY, legacy))
+        if to != NOBODY and to == untouched_by:
+            legacy = known._replace(known_until=legacy.known_until)
         if replica is None:
             self._legacies[number] = legacy
         elif replica.quiet:
@@ -118,11 +128,13 @@ class Replicas:
         else:
             self.next(number, now, out)
 
-    def lose(self, number: int, now: Instant) -> EarlyHeir | None:
+    def lose(self, number: int, heir: NodeId, now: Instant) -> EarlyHeir | None:
         """Another has the key now. What it should know; None where nothing is known here."""
         replica, legacy = self._mine.pop(number, None), self._legacies.pop(number, None)
         if replica is not None:
-            return EarlyHeir(replica.owner, replica.until, replica.quiet, now + self._lease)
+            known = EarlyHeir(replica.owner, replica.until, replica.quiet, now + self._lease, replica.new)
+            self._given[number] = (heir, known)
+            return known
         return legacy if legacy is not None and now < legacy.known_until else None
 
     # --- votes -------------------------------------------------------------------------------------------------------
