@@ -330,7 +330,7 @@ class Lending(OneByOne):
 
     def _started(self, founder: bool, now: Instant, out: list[Effect]) -> None:
         if founder:
-            self._make(self._remake.fresh(), "the first one", now, out)
+            self._make(self._remake.fresh(0), "the first one", now, out)
 
     def _make(self, label: Label, why: str, now: Instant, out: list[Effect]) -> None:
         """A new one; or the one that is here, under a new label."""

@@ -153,9 +153,9 @@ class Remake:
         self._tries = 0
         self._asked_at: Instant = 0
 
-    def fresh(self) -> Label:
-        """Above all that was heard of, and nobody else's."""
-        self._epoch = max(self._epoch, self.bar.epoch) + 1
+    def fresh(self, now: Instant) -> Label:
+        """Above all that was heard of, and, by counting seconds, above what everybody has forgotten; nobody else's."""
+        self._epoch = max(max(self._epoch, self.bar.epoch) + 1, now // SECOND)
         return Label(self._epoch, (int(self._rng.random() * 2**53) ^ self._me) % 2**53)
 
     def saw(self, token: Token) -> None:
@@ -175,7 +175,7 @@ class Remake:
     ) -> Agreed | None:
         """Ask `asked`, or everybody; or find at once that nobody is there to be asked."""
         self.stage, self._above, self._leader = stage, above, NOBODY
-        self._label = self.fresh()
+        self._label = self.fresh(now)
         if stage is Phase.BARRED:
             self.bar = self._label
         self._missing = {asked: None} if asked else dict.fromkeys(self._others())

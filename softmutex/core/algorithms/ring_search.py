@@ -23,7 +23,7 @@ A dead holder is found by its neighbours, and nobody makes a second token: `rema
 
 Survives: loss, repetition, delay, reordering, pauses, wrong clocks; comings, goings and deaths. Two may overlap where
 members do not know of each other, or several founded. While a token is lost, all members must answer, or be known dead.
-Labels start anew where all die, within a hand-over or so, who knew the last one (nemesis seed 9016).
+Labels count seconds, so that they go on where all die, within a hand-over or so, who knew the last one.
 
 Invariants, with those of `lending.py`
     L1  A waiter searches again until it is granted, and if nobody who has or has lent the token answers, inquires;
