@@ -127,6 +127,7 @@ class TokenRing(OneByOne):
     __slots__ = (
         "_at",
         "_epoch",
+        "_founds",
         "_frozen",
         "_gone",
         "_idle",
@@ -155,7 +156,8 @@ class TokenRing(OneByOne):
         self._token: Token | None = None  # here
         self._idle = 0
         self._at = (0, 0)  # (epoch, hop) of the newest token that was here
-        self._epoch = 0  # the highest that is known
+        self._epoch = 0  # the highest that is known; it counts seconds, to be above what everybody has forgotten,
+        self._founds = False  # but for a founder's token
         self._known_at: Instant = 0  # when a token was here last, or was said to be made
         self._passing: tuple[NodeId, Token] | None = None  # no TOOK yet: it is here, or there
         self._passed_at: Instant = 0
@@ -297,7 +299,8 @@ class TokenRing(OneByOne):
             return
         if self._token is not None or self._passing is not None:
             raise InvariantBreach(f"R2: node {self._me} makes a token beside its own")
-        self._epoch += 1
+        self._epoch = max(self._epoch + 1, 0 if self._founds else now // SECOND)
+        self._founds = False
         token = Token(self._epoch, now, int(self._rng.random() * 2**53), 1)
         self._end_search(now, out)
         out.append(Note(FactKind.GENERATED, token))
@@ -435,6 +438,7 @@ class TokenRing(OneByOne):
         return ring[bisect_left(ring, gone) - 1] == self._me
 
     def _started(self, founder: bool, now: Instant, out: list[Effect]) -> None:
+        self._founds = founder
         if founder:
             self._search(now, out)
 
