@@ -23,7 +23,6 @@ from tests.security.under_attack import reproducible
 FORGOTTEN_S = 60.0  # T
 LIES = 500
 FOUND = (
-    13,
     15,  # a token that was doubted, and met a copy of itself, was doubted for ever
     36,  # a copy of the token: neither of its two holders ever gave way
 )
@@ -84,7 +83,7 @@ async def fair_again(a: Node, b: Node, turns: Turns) -> None:
     assert min(turns.count[node.name] for node in (a, b)) > 40, turns.count
 
 
-@pytest.mark.parametrize("seed", [1, 2, pytest.param(range(3, 20 if DEEP else 8), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, pytest.param(range(2, 20 if DEEP else 8), marks=pytest.mark.slow)])
 def test_invented_requests_keep_nobody_waiting_for_long(seed, seals: dict[int, Sealer]):
     """They stayed in the token's queue, which nobody empties of whom nobody knows, and in the register of the home."""
     for each in seed if isinstance(seed, range) else [seed]:
@@ -138,7 +137,7 @@ async def test_a_hold_before_all_time_is_told_on_when_a_node_leaves(seals: dict[
         await a.close()
 
 
-@pytest.mark.parametrize("seed", [1, *FOUND, pytest.param(range(2, 40 if DEEP else 14), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [*FOUND, pytest.param(range(1, 40 if DEEP else 14), marks=pytest.mark.slow)])
 def test_whatever_a_member_says_breaks_no_machine_and_is_forgotten(seed, seals: dict[int, Sealer], caplog):
     for each in seed if isinstance(seed, range) else [seed]:
         with reproducible(each):

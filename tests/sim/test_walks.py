@@ -24,12 +24,12 @@ UNDISTURBED = (
 
 
 @pytest.mark.parametrize("name", FOR_ONE_SLOT)
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("algorithm", ["adaptive", "sandwich", "random-access"])
-def test_every_request_ends_once_and_in_time_whatever_goes_wrong(algorithm: str, name: str):
-    for seed in (1, 2):
-        result = simulate(scenario(name, algorithm, seed, nodes_max=9))
-        assert result.violations == []
-        assert result.acquisitions or result.scenario.demand == "poisson:0.02"
+def test_every_request_ends_once_and_in_time_whatever_goes_wrong(algorithm: str, name: str, seed: int):
+    result = simulate(scenario(name, algorithm, seed, nodes_max=9))
+    assert result.violations == []
+    assert result.acquisitions or result.scenario.demand == "poisson:0.02"
 
 
 @pytest.mark.parametrize("name", UNDISTURBED)

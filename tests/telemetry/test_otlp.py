@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,42 +13,51 @@ TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PROCESSES, HOLDS = 3, 4
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
+class Told(NamedTuple):
+    """By which process, and what."""
+
+    spans: list[tuple[int, Any]]
+    metrics: list[tuple[int, Any]]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """One story for all who look at it: three processes that import an SDK are a second and a half of computing."""
     receiver = Receiver()
-    yield receiver
-    receiver.close()
+    try:
+        tell_story(receiver, tmp_path_factory.mktemp("story"))
+    finally:
+        receiver.close()
+    return Told(taken(receiver.spans), taken(receiver.metrics))
 
 
 def attributes(span: Any) -> dict[str, Any]:
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
 
 
-def tell_story(receiver: Receiver, tmp_path: Path) -> list[tuple[int, Any]]:
+def tell_story(receiver: Receiver, directory: Path) -> None:
     environ = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
         "traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01",
         "OTHERS": str(PROCESSES - 1),
     }
-    with applications(PROCESSES, "otlp", f"local://story?directory={tmp_path}", str(HOLDS), **environ) as started:
+    with applications(PROCESSES, "otlp", f"local://story?directory={directory}", str(HOLDS), **environ) as started:
         for words in ("ready", "done"):
             assert [application.hear() for application in started] == [words] * PROCESSES
             for application in started:
                 application.go_on()
         assert [application.end() for application in started] == [0] * PROCESSES
-    return taken(receiver.spans)
 
 
-def test_the_holds_of_all_processes_form_one_linked_story_of_the_token(receiver: Receiver, tmp_path: Path):
-    found = tell_story(receiver, tmp_path)
-    holds = {span.span_id: (pid, span) for pid, span in found if span.name == "softmutex.hold"}
+def test_the_holds_of_all_processes_form_one_linked_story_of_the_token(told: Told):
+    holds = {span.span_id: (pid, span) for pid, span in told.spans if span.name == "softmutex.hold"}
     assert len(holds) == PROCESSES * (HOLDS + 1)
     before = {id: [link.span_id for link in span.links] for id, (_, span) in holds.items()}
     assert all(len(links) <= 1 for links in before.values())
     heads = [id for id, links in before.items() if not links]
     made = sum(
         point.as_int
-        for _, metric in taken(receiver.metrics)
+        for _, metric in told.metrics
         if metric.name == "softmutex.regenerations"
         for point in metric.sum.data_points
     )
@@ -63,11 +71,10 @@ def test_the_holds_of_all_processes_form_one_linked_story_of_the_token(receiver:
         assert holds[earlier][1].start_time_unix_nano <= holds[later][1].start_time_unix_nano
 
 
-def test_the_trace_context_of_the_application_is_parent_of_wait_and_hold(receiver: Receiver, tmp_path: Path):
-    found = tell_story(receiver, tmp_path)
-    jobs = {pid: span for pid, span in found if span.name == "job"}
+def test_the_trace_context_of_the_application_is_parent_of_wait_and_hold(told: Told):
+    jobs = {pid: span for pid, span in told.spans if span.name == "job"}
     assert {span.parent_span_id.hex() for span in jobs.values()} == {SPAN_ID}
-    ours = [(pid, span) for pid, span in found if span.name in ("softmutex.wait", "softmutex.hold")]
+    ours = [(pid, span) for pid, span in told.spans if span.name in ("softmutex.wait", "softmutex.hold")]
     assert len(ours) == PROCESSES * (2 * HOLDS + 3)
     for pid, span in ours:
         assert span.trace_id.hex() == TRACE_ID
@@ -77,10 +84,9 @@ def test_the_trace_context_of_the_application_is_parent_of_wait_and_hold(receive
     assert sorted(outcomes) == ["granted"] * PROCESSES * (HOLDS + 1) + ["timeout"] * PROCESSES
 
 
-def test_metrics_arrive_too_a_series_for_each_process(receiver: Receiver, tmp_path: Path):
-    tell_story(receiver, tmp_path)
+def test_metrics_arrive_too_a_series_for_each_process(told: Told):
     acquired: dict[str, int] = {}
-    for _, metric in taken(receiver.metrics):
+    for _, metric in told.metrics:
         if metric.name == "softmutex.acquisitions":
             assert metric.sum.is_monotonic
             for point in metric.sum.data_points:
