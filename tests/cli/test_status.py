@@ -95,9 +95,11 @@ async def test_nobody_notices_who_looks(no_leaks: None, environ: dict[str, str])
 
 
 def traces_of_visits(node: Node) -> Any:
-    """What would change if a member came or the token went anywhere."""
+    """What would change if a member came or the token went anywhere. Not who was late: on a machine that stands still
+    a step of the hand-over before is repeated, and its second copy dropped now."""
     seen = node.mutex_statistics("x")
-    return [peer.id for peer in node.peers()], seen.acquisitions, seen.sent.get("OFFER"), dict(seen.facts)
+    facts = {what: count for what, count in seen.facts.items() if what != "stale"}
+    return [peer.id for peer in node.peers()], seen.acquisitions, seen.sent.get("OFFER"), facts
 
 
 async def test_a_node_with_a_fixed_port_on_this_host_is_not_in_the_way(no_leaks: None, environ: dict[str, str]):
