@@ -264,21 +264,18 @@ class Handover:
 
         DIRECT cannot refuse: the sender has let go.
         """
-        match message:
-            case Offer():
-                if self._passing is Passing.DIRECT:
-                    return Taken(_hopped(message.token), sender)
-                return self.on_offer(sender, message, now, out, accept)
-            case Commit():
-                return self.on_commit(sender, message, now, out)
-            case Accept() | Done() | Refuse() | Void():
-                return self.on_answer(sender, message, now, out)
-            case Ask():
-                self.on_ask(sender, message, out)
-            case Withdraw():
-                self.on_withdraw(sender, message)
-            case _:
-                pass
+        if isinstance(message, Commit):
+            return self.on_commit(sender, message, now, out)
+        if isinstance(message, Offer):
+            if self._passing is Passing.DIRECT:
+                return Taken(_hopped(message.token), sender)
+            return self.on_offer(sender, message, now, out, accept)
+        if isinstance(message, (Done, Accept, Void, Refuse)):
+            return self.on_answer(sender, message, now, out)
+        if isinstance(message, Ask):
+            self.on_ask(sender, message, out)
+        elif isinstance(message, Withdraw):
+            self.on_withdraw(sender, message)
         return None
 
     def fired(self, timer: TimerName, now: Instant, out: list[Effect]) -> Outcome | None:

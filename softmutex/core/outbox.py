@@ -23,6 +23,8 @@ from softmutex.core.events import (
 from softmutex.core.machine import Setup
 from softmutex.core.messages import Message
 
+new = tuple.__new__  # a tuple with names, without the detour over them
+
 
 class Outbox:
     __slots__ = ("inbox", "me", "now", "out", "rng")
@@ -38,13 +40,15 @@ class Outbox:
         if to == self.me:
             self.inbox.append(message)
         elif to != NOBODY:
-            self.out.append(Send(to, message))
+            self.out.append(new(Send, (to, message)))
 
     def timer(self, name: TimerName, at: Instant) -> None:
-        self.out.append(SetTimer(name, max(at, self.now + 1)))  # a clock of another rate may round `now` to the past
+        if at <= self.now:
+            at = self.now + 1  # a clock of another rate may round `now` to the past
+        self.out.append(new(SetTimer, (name, at)))
 
     def cancel(self, name: TimerName) -> None:
-        self.out.append(CancelTimer(name))
+        self.out.append(new(CancelTimer, (name,)))
 
     def note(self, kind: FactKind, token: Token | None = None, peer: NodeId = NOBODY, detail: str = "") -> None:
         self.out.append(Note(kind, token, peer, detail))

@@ -171,7 +171,7 @@ def _result(world: World, settled_s: float | None, wall_s: float) -> Result:
         violations=world.laws.violations,
         violation_count=world.laws.count,
         looked=dict(world.laws.looked),
-        seen=dict(world.seen),
+        seen={**world.seen, **{f"fact {kind}": count for kind, count in world.facts.items() if count}},
         untold=world.laws.untold,
         alarms=world.laws.alarms,
         false_alarms=world.laws.false_alarms,

@@ -20,7 +20,7 @@ from hashlib import sha256
 from typing import Any, get_type_hints
 from zlib import crc32
 
-from softmutex.core.events import Instant, NodeId, Token
+from softmutex.core.events import Instant, NodeId, Ticket, Token
 from softmutex.core.wire import number_of
 
 CHUNK = 1 << 14
@@ -40,8 +40,11 @@ def numbers_in(value: Any, out: list[int]) -> None:
     if isinstance(value, (tuple, list)):
         out.append(len(value))
         for each in value:
-            if type(each) is int:
+            kind = type(each)
+            if kind is int:
                 out.append(each)
+            elif kind is Ticket:  # of what repeats most
+                out += (2, *each)
             else:
                 numbers_in(each, out)
     elif isinstance(value, int):  # bool and enumerations too
@@ -63,24 +66,26 @@ class Recorder:
         self.words: list[int] = []
         self._hash = sha256()
         self._sink = sink
-        self._shapes: dict[type, tuple[int, int]] = {}  # class -> its number, where its token is (or one of the below)
+        self._shapes: dict[type, tuple[int, int, int]] = {}  # class -> its number, where its token is, and its code
 
     def received(self, at: Instant, node: NodeId, sender: NodeId, message: Any) -> None:
         kind = type(message)
         shape = self._shapes.get(kind)
         if shape is None:
             shape = self._shapes[kind] = _shape_of(kind)
-        number, where = shape
+        number, where, code = shape
         words = self.words
         if where >= 0:
             token = message[where]
             words += (at, node << 36 | sender << 8 | number, message[0], token[0], token[2], token[3])
             if token[5]:
-                numbers_in(token[5], words)
+                words.append(len(token[5]))
+                for ticket in token[5]:
+                    words += (2, *ticket)
         elif where == PLAIN:
             words += (at, node << 36 | sender << 8 | number, *message)
         else:
-            words += (at, node << 36 | sender << 8 | number, code_of(kind.__name__))
+            words += (at, node << 36 | sender << 8 | number, code)
             numbers_in(message, words)
 
     def flush(self) -> None:
@@ -105,17 +110,17 @@ class Recorder:
 PLAIN, ANYTHING = -1, -2
 
 
-def _shape_of(kind: type) -> tuple[int, int]:
+def _shape_of(kind: type) -> tuple[int, int, int]:
     """Plain numbers and one token are what nearly all messages consist of, and are written without looking twice."""
-    on_the_wire = number_of(kind)
+    on_the_wire, code = number_of(kind), code_of(kind.__name__)
     number = NAMELESS if on_the_wire is None else MESSAGES + on_the_wire
     try:
         hints = list(get_type_hints(kind).values())
     except NameError:  # declared where only the type checker looks
-        return number, ANYTHING
+        return number, ANYTHING, code
     others = [at for at, hint in enumerate(hints) if hint not in (int, bool)]
     if not others and number != NAMELESS:
-        return number, PLAIN
+        return number, PLAIN, code
     if others and others[0] > 0 and hints[others[0]] is Token and len(others) == 1:
-        return number, others[0]
-    return number, ANYTHING
+        return number, others[0], code
+    return number, ANYTHING, code

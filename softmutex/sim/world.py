@@ -335,7 +335,6 @@ class World:
                 self._grant(node, effect, at)
             elif type(effect) is Note:
                 self.facts[effect.kind] += 1
-                self.seen[f"fact {effect.kind}"] += 1
                 self.tally.noted(effect, at)
                 self.laws.noted(at, node, effect)
             elif type(effect) is Lose:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -130,25 +130,36 @@ class Context(Outbox):
         members = self.members
         return len(members) == 0 or (len(members) == 1 and members[0] == self.me)
 
-    def ring(self) -> Iterator[NodeId]:
+    def ring(self) -> Sequence[NodeId]:
         """The members from the resource's spot on, at most `NEAR`. Found in O(log N), nobody has to agree on it."""
-        count = len(self.members)
-        start = bisect_left(self.members, self.options.place) if count else 0
-        for i in range(min(count, NEAR)):
-            yield self.members[(start + i) % count]
+        members = self.members
+        start = bisect_left(members, self.options.place)
+        near = members[start : start + NEAR]
+        return near if len(near) == NEAR else [*near, *members[: min(start, NEAR - len(near))]]
+
+    @property
+    def first(self) -> NodeId:
+        """The ring's first member."""
+        members = self.members
+        if not members:
+            return NOBODY
+        start = bisect_left(members, self.options.place)
+        return members[start] if start < len(members) else members[0]
 
     def homes(self, count: int, but: NodeId = NOBODY) -> tuple[NodeId, ...]:
         """The first members of the ring that are not under suspicion; all count when all are."""
-        near = [node for node in self.ring() if node != but]
-        silent, deaf = self.silent, self.deaf
-        trusted = [node for node in near if self.suspects.get(node, 0) <= self.now and node not in silent]
-        if deaf:
-            trusted = [node for node in trusted if node not in deaf]
+        suspects, silent, deaf = self.suspects, self.silent, self.deaf
+        near = trusted = [node for node in self.ring() if node != but]
+        if suspects or silent or deaf:
+            now = self.now
+            trusted = [n for n in near if suspects.get(n, 0) <= now and n not in silent and n not in deaf]
         return tuple((trusted or near)[:count])
 
     @property
     def home(self) -> NodeId:
-        return next(iter(self.homes(1)), self.me)
+        if self.suspects or self.silent or self.deaf:
+            return next(iter(self.homes(1)), self.me)
+        return self.first or self.me
 
     @property
     def heir(self) -> NodeId:
@@ -156,8 +167,9 @@ class Context(Outbox):
         return next(iter(self.homes(1, but=self.me)), self.me)
 
     def is_member(self, node: NodeId) -> bool:
-        at = bisect_left(self.members, node)
-        return at < len(self.members) and self.members[at] == node
+        members = self.members
+        at = bisect_left(members, node)
+        return at < len(members) and members[at] == node
 
     def reaches(self, node: NodeId) -> bool:
         return node not in self.deaf and self.is_member(node)
@@ -221,7 +233,14 @@ class Context(Outbox):
     def living(self, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
         """Those whose nodes have not left, and are known or may be soon. Who is left out and waits asks again; what
         somebody has invented would stay for ever, and others behind it."""
-        if all(self.is_member(ticket.node) for ticket in tickets):
+        members = self.members
+        count = len(members)
+        for ticket in tickets:
+            node = ticket[0]
+            at = bisect_left(members, node)
+            if at == count or members[at] != node:
+                break
+        else:
             return tickets
         return tuple(ticket for ticket in tickets if self.is_member(ticket.node) or self._may_come(ticket.node))
 

@@ -61,10 +61,11 @@ from softmutex.core.events import (
 )
 from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Passing, Taken
 from softmutex.core.machine import Algorithm, Setup, View, WhenIsolated
-from softmutex.core.messages import Ask, Commit, Message, Offer
+from softmutex.core.messages import HANDOVER, Ask, Commit, Message, Offer
 
 PATIENCE: Duration = SECOND // 5  # of a hand-over, before a round trip was measured
 RESENDS = 3
+OF_HANDOVER = frozenset(HANDOVER.values())
 
 
 class Wandering(Algorithm):
@@ -124,41 +125,41 @@ class Wandering(Algorithm):
     # --- the door ----------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
-        context = self.context
+        context, requests, here = self.context, self.requests, self.here
         context.begin(now)
-        for held in self.here.by_slot.values():
+        for held in here.by_slot.values():
             if held.using is not None and type(event) is not Released:
                 self.watch.check(held)  # first of all: was this node asleep?
         self._handle(event)
         inbox = context.inbox
         while inbox:
             self._message(context.me, inbox.pop(0))
-        if self.requests.waiting and self.requests.asked is None and not self.here.by_slot:
+        if requests.waiting and requests.asked is None and not here.by_slot:
             self._requested()  # a token that was to serve them is gone
             while inbox:
                 self._message(context.me, inbox.pop(0))
-        request = self.requests.stands_for
+        request = 0 if requests.asked is None else requests.stands_for
         if request != self.handover.standing:
             self.handover.stand(request)
-        if self.here.leaving:
+        if here.leaving:
             self._try_to_depart()
-        if self.here.by_slot:
+        if here.by_slot:
             self._check()
         return context.out
 
     def _handle(self, event: Event) -> None:
         match event:
-            case Received(sender, message):
-                self._message(sender, message)
             case Fired(timer):
                 self._fired(timer)
+            case Received(sender, message):
+                self._message(sender, message)
             case Requested(request, priority):
                 self.requests.add(request, priority)
                 self._requested()
-            case Withdrawn(request):
-                self.requests.remove(request)
             case Released(request, baggage):
                 self.holder.release(request, baggage)
+            case Withdrawn(request):
+                self.requests.remove(request)
             case MembersChanged(joined, left):
                 self._members_changed(joined, left)
             case Started(founder):
@@ -209,10 +210,15 @@ class Wandering(Algorithm):
 
     def _message(self, sender: NodeId, message: Message) -> None:
         self.context.trust(sender)
-        self.requests.heard(sender)
-        self.ghosts.speaks(sender)
+        if self.requests.tries:
+            self.requests.heard(sender)
+        if self.ghosts.nodes:
+            self.ghosts.speaks(sender)
         if sender in self.context.deaf and self.deafness.heard(sender, message):
             self.holder.members_changed()
+        if type(message) in OF_HANDOVER:
+            self._passing(sender, message)
+            return
         match message:
             case Want():
                 self.holder.wanted(message)
@@ -240,30 +246,35 @@ class Wandering(Algorithm):
             case Account():
                 self.evidence.answered(message)
             case _:
-                accept = isinstance(message, Offer) and self._welcome(sender, message)
-                outcome = self.handover.received(sender, message, self.context.now, self.context.out, accept)
-                if isinstance(message, Offer | Commit) and not accept and not isinstance(outcome, Taken):
-                    self.ahead.refused(message.token)
-                self._outcome(outcome)
+                pass
+
+    def _passing(self, sender: NodeId, message: Message) -> None:
+        accept = isinstance(message, Offer) and self._welcome(sender, message)
+        outcome = self.handover.received(sender, message, self.context.now, self.context.out, accept)
+        if isinstance(message, Offer | Commit) and not accept and not isinstance(outcome, Taken):
+            self.ahead.refused(message.token)
+        if outcome is not None:
+            self._outcome(outcome)
 
     def _fired(self, timer: TimerName) -> None:
-        match timer:
+        name, number = timer if isinstance(timer, tuple) else (timer, 0)
+        match name:
             case "want":
                 self.requests.want_fired()
             case "gen":
                 self.requests.gen_fired()
-            case ("beat", slot):
-                self.watch.fired(slot)
-            case ("watch", slot):
-                self.home.watch_fired(slot)
-            case ("probe", slot):
-                self.search.fired(slot)
-            case ("retry", slot):
-                self.search.retry(slot)
+            case "beat":
+                self.watch.fired(number)
+            case "watch":
+                self.home.watch_fired(number)
+            case "probe":
+                self.search.fired(number)
+            case "retry":
+                self.search.retry(number)
             case "kept":
                 self.ahead.tell()
-            case ("more", slot):
-                self.home.looked_after(slot)
+            case "more":
+                self.home.looked_after(number)
             case "serve":
                 self.home.serve_returned()
             case "listened":
@@ -273,16 +284,16 @@ class Wandering(Algorithm):
                 self.holder.members_changed()
             case "ghosts":
                 self.ghosts.fired()
-            case ("case", number):
+            case "case":
                 self.evidence.fired(number)
             case "linger":
                 pass  # `_try_to_depart` looks at each event
-            case ("walk", slot):
-                self.holder.walk(slot)
-            case ("invite", slot):
-                self.holder.invite_fired(slot)
-            case ("queued", slot):
-                self.holder.tell_queued(slot)
+            case "walk":
+                self.holder.walk(number)
+            case "invite":
+                self.holder.invite_fired(number)
+            case "queued":
+                self.holder.tell_queued(number)
             case _:
                 outcome = self.handover.fired(timer, self.context.now, self.context.out)
                 for effect in self.context.out:

@@ -198,7 +198,7 @@ class OwnRequests:
 
     def returned(self, node: NodeId) -> None:
         """The first home is back: who stood in for it may have our ticket, and what it fed may not have arrived."""
-        if node == next(self.context.ring(), NOBODY):
+        if node == self.context.first:
             self._ask_soon()
 
     def moved_homes(self) -> None:

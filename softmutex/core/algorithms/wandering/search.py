@@ -682,7 +682,7 @@ class TokenSearches:
         there, all_of_them = 2 * (answers + 1), len(search.asked) + 1
         if there != all_of_them or self.context.options.when_isolated == "proceed":
             return there < all_of_them
-        first = next(self.context.ring(), self.context.me)
+        first = self.context.first or self.context.me
         return first != self.context.me and search.asked.get(first) != -1
 
     def _isolated(self, search: TokenSearch) -> None:

@@ -145,7 +145,11 @@ class TokensHere:
 
     @property
     def in_use(self) -> int:
-        return len(self.orphans) + sum(held.using is not None for held in self.by_slot.values())
+        count = len(self.orphans)
+        for held in self.by_slot.values():
+            if held.using is not None:
+                count += 1
+        return count
 
     def presence(self, slot: int) -> Presence:
         held = self.by_slot.get(slot)

@@ -249,7 +249,7 @@ class Watch:
     def answered(self, held: HeldToken, sender: NodeId) -> None:
         """The first home is well, and another stands in for it: back to the rule that everybody can compute."""
         watch = held.token.escort.watch
-        if watch and sender not in watch and sender == next(iter(self.context.ring()), NOBODY):
+        if watch and sender not in watch and sender == self.context.first:
             held.escort(watch=self.context.homes(self.context.options.watchers))
 
     def heard(self, held: HeldToken, sender: NodeId, message: Heard) -> None:
@@ -305,7 +305,7 @@ class LendersRoll:
         """A call has ended: is this node cut off? Who does not reach more than half of the group gives no lease, and
         takes back those that it gave; of two halves the one with the ring's first member goes on."""
         context = self.context
-        first = next(context.ring(), context.me)
+        first = context.first or context.me
         half = first == context.me or context.now - context.heard.get(first, 0) < ROLL_EVERY
         few = level is Level.LESS or (level is Level.HALF and not half)
         if few and not self.few:
