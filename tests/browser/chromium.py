@@ -4,7 +4,9 @@ import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import AsyncIterator
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -102,42 +104,59 @@ class Tab:
 @contextlib.asynccontextmanager
 async def chromium(folder: Path) -> AsyncIterator[Tab]:
     """One tab of a browser of its own, whose profile is in `folder`."""
-    profile = folder / "profile"
-    with (folder / "chromium.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            *("chromium", *OPTIONS, f"--user-data-dir={profile}", "about:blank"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
+    with browser(folder) as port:
+        async with tab_of(port) as tab:
+            yield tab
+
+
+@contextlib.contextmanager
+def browser(folder: Path) -> Iterator[int]:
+    """The port on which it is driven."""
+    profile, log = folder / "profile", folder / "chromium.log"
+    with log.open("wb") as out:
+        command = ("chromium", *OPTIONS, f"--user-data-dir={profile}", "about:blank")
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
-        async with aiohttp.ClientSession() as session:
-            port = await _port(profile / "DevToolsActivePort", process, folder / "chromium.log")
-            async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                pages = [target for target in await answer.json() if target["type"] == "page"]
-            async with session.ws_connect(pages[0]["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                tab = Tab(socket)
+        yield _port(profile / "DevToolsActivePort", process, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(START_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.asynccontextmanager
+async def tab_of(port: int) -> AsyncIterator[Tab]:
+    """It knows nothing of other tabs, nor they of it: no cookie, nothing that is stored."""
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"http://127.0.0.1:{port}/json/version") as answer:
+            address = (await answer.json())["webSocketDebuggerUrl"]
+        async with _connected(session, address) as whole:
+            apart = (await whole.do("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
+            opened = await whole.do("Target.createTarget", url="about:blank", browserContextId=apart)
+            async with _connected(session, f"ws://127.0.0.1:{port}/devtools/page/{opened['targetId']}") as tab:
                 for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
                     await tab.do(f"{domain}.enable")
-                try:
-                    yield tab
-                finally:
-                    tab.listener.cancel()
-                    await asyncio.gather(tab.listener, return_exceptions=True)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+                yield tab
+
+
+@contextlib.asynccontextmanager
+async def _connected(session: aiohttp.ClientSession, address: str) -> AsyncIterator[Tab]:
+    async with session.ws_connect(address, max_msg_size=0) as socket:
+        tab = Tab(socket)
         try:
-            async with asyncio.timeout(60):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+            yield tab
+        finally:
+            tab.listener.cancel()
+            await asyncio.gather(tab.listener, return_exceptions=True)
 
 
-async def _port(file: Path, process: asyncio.subprocess.Process, log: Path) -> int:
-    async with asyncio.timeout(START_S):
-        while not (file.exists() and file.read_text().count("\n")):
-            assert process.returncode is None, log.read_text()[-2000:]
-            await asyncio.sleep(0.05)
+def _port(file: Path, process: subprocess.Popen[bytes], log: Path) -> int:
+    end = time.monotonic() + START_S
+    while not (file.exists() and file.read_text().count("\n")):
+        assert process.returncode is None and time.monotonic() < end, log.read_text()[-2000:]
+        time.sleep(0.05)  # it gets there meanwhile
+        process.poll()
     return int(file.read_text().split()[0])

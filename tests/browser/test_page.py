@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from softmutex_adapters.registry.tokens import Tokens
 
 from softmutex import Node
 from softmutex.ports import Member, Observation
-from tests.browser.chromium import Tab, chromium
+from tests.browser.chromium import Tab, browser, tab_of
 from tests.ports import kept_port
 from tests.registry.inside import Inside, inside
 
@@ -41,9 +41,16 @@ async def registry(tmp_path: Path) -> AsyncIterator[Inside]:
         yield registry
 
 
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Of one browser for all tests: to start one is most of what a test computes."""
+    with browser(tmp_path_factory.mktemp("browser")) as port:
+        yield port
+
+
 @pytest.fixture
-async def tab(tmp_path: Path) -> AsyncIterator[Tab]:
-    async with chromium(tmp_path) as tab:
+async def tab(port: int) -> AsyncIterator[Tab]:
+    async with tab_of(port) as tab:
         await tab.size(1200, 900)
         yield tab
 
