@@ -49,6 +49,10 @@ class Mailbox:
             raise Closed("the transport is closed")
         if len(self._waiting) > self._limit:
             self._trim()
+        return self.empty()
+
+    def empty(self) -> list[Datagram]:
+        """All that is there, in order of arrival."""
         batch, self._waiting = self._waiting, []
         return batch
 

@@ -3,15 +3,15 @@
 Each promise has a number; `softmutex.testing.contracts` has one test for each, and an adapter proves itself by
 subclassing the contract. An adapter that cannot keep a promise is not an adapter.
 
-What some adapters can do and others cannot is a small protocol of its own (`OnThisHost`, `Explaining`, `Complete`,
-`Banning`, `Observing`, `Authority`, `Provable`; `Sleeper`, `Courier`, `Choosy`, `Guest`, `Tracer`): an adapter has it
-or has it not, and the same contract proves it. The naive way, an attribute that is looked for where it is needed, is
-promised by nobody.
+What some adapters can do and others cannot is a small protocol of its own (`OnThisHost`, `Explaining`, `Prompt`,
+`Complete`, `Banning`, `Observing`, `Authority`, `Provable`; `Sleeper`, `Courier`, `Choosy`, `Guest`, `Tracer`): an
+adapter has it or has it not, and the same contract proves it. The naive way, an attribute that is looked for where it
+is needed, is promised by nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -85,7 +85,7 @@ class Transport(Protocol):
         cut. Nobody else can bring one about: an empty datagram that arrives is dropped, and news that does not quote
         what was sent is, too.
 
-    What else it may be: `OnThisHost` (T8), `Explaining` (T9).
+    What else it may be: `OnThisHost` (T8), `Explaining` (T9), `Prompt` (T10).
     Prove it: subclass `softmutex.testing.contracts.TransportContract`.
     """
 
@@ -121,6 +121,18 @@ class Explaining(Protocol):
     """
 
     def troubles(self) -> Mapping[str, str]: ...
+
+
+@runtime_checkable
+class Prompt(Protocol):
+    """Of a transport that gives a datagram away as soon as it has read it, with no task to be woken for that.
+
+    T10  After `hand_to(take)`, `take` is called on the loop with each datagram in order of arrival, first with those
+         that had come before, and never from within `send`. It raises nothing. After `hand_to(None)` it is called no
+         more, and what comes waits for `receive` again; nor after `aclose`.
+    """
+
+    def hand_to(self, take: Callable[[Datagram], None] | None) -> None: ...
 
 
 @runtime_checkable

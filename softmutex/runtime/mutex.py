@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-TURNS = 3  # of about 2 us each
 CONTENDED = SECOND // 200  # a mutex of which others spoke less than that ago
 
 
@@ -204,15 +203,14 @@ async def wait_for(crossing: Crossing, limit_s: float | None) -> Hold:
 
 async def let_others_speak(crossing: Crossing) -> None:
     """After a release others come before this node asks again: a loop of nothing but `async with mutex: ...` would
-    starve them. What they have sent may be in the socket: it takes one turn of the loop to be read, one to wake the
-    pump, one to be handled. Or it was not sent yet, for their process waits for the core that this one is on: so where
-    a mutex is contended, the kernel is told that they may have it. Without that, two processes of a busy host took
-    turns of 5 ms instead of 0.5 ms."""
+    starve them. What they have sent may be in the socket: it takes turns of the loop until that is handled. Or it was
+    not sent yet, for their process waits for the core that this one is on: so where a mutex is contended, the kernel is
+    told that they may have it. Without that, two processes of a busy host took turns of 5 ms instead of 0.5 ms."""
     local = crossing.node.mutexes.get(crossing.plan.name)
     if local is not None:
         if not local.machine.may_take_again():
             return  # others have it already
         if crossing.node.now() - local.heard_at < CONTENDED:
             os.sched_yield()
-    for _ in range(TURNS):
+    for _ in range(crossing.node.turns_to_hear):
         await asyncio.sleep(0)

@@ -1,6 +1,6 @@
 """THE pump: a running node, on one event loop. Every message takes this way, and no other:
 
-    transport.receive --> take: open, decode, whom is it for?
+    transport.hand_to --> take: open, decode, whom is it for?      (`receive`, where the transport is not `Prompt`)
                             |-- a mutex: handle(mutex, Received) --> machine.handle --> effects --> perform
                             |-- the node as a whole: driver.py (the rules of the group), status.py
     timers.py --------------'                                     perform: Send --> send: seal, transport.send
@@ -42,7 +42,6 @@ from softmutex.core.events import (
     Lose,
     NodeId,
     Note,
-    Overlapped,
     Received,
     Send,
     SetTimer,
@@ -53,7 +52,7 @@ from softmutex.core.events import (
 from softmutex.core.machine import Setup, WhenIsolated
 from softmutex.core.messages import Ahead, Message, name_of
 from softmutex.core.wire import Frame
-from softmutex.ports import CannotOpen, Closed, Datagram, Member, Membership, Observation, Transport
+from softmutex.ports import CannotOpen, Closed, Datagram, Member, Membership, Observation, Prompt, Transport
 from softmutex.runtime import forks, keys, lives, lookout, resting
 from softmutex.runtime.budgets import Budgets, Quota
 from softmutex.runtime.claim import MutexClaim
@@ -88,8 +87,7 @@ class RunningNode:
     @classmethod
     async def open(cls, settings: Settings) -> RunningNode:
         # By URL in thousands of processes: nothing is imported before it is known to be used.
-        transport = plugins.transport(settings["transport"])
-        membership = plugins.membership(settings["membership"])
+        transport, membership = plugins.transport(settings["transport"]), plugins.membership(settings["membership"])
         try:
             group_keys = keys.group_keys(settings, membership)
             await transport.open()
@@ -125,6 +123,7 @@ class RunningNode:
         self.closing = False
         self.said_bye = False
         self.heard = False  # since `_linger` looked last
+        self.turns_to_hear = 3  # turns of the loop until what lies in the socket is handled: read, woken, handled
         self.born = forks.here.generation
         self.overdue_at: Instant = 1 << 63  # when it is clear that this process did not get its turn (`lag.py`)
         self._told = Budgets()
@@ -152,7 +151,11 @@ class RunningNode:
 
     async def _join(self) -> None:
         try:
-            self.start_task(self._pump(), "pump")
+            if isinstance(self.transport, Prompt):
+                self.turns_to_hear = 2
+                self.transport.hand_to(self.receive)
+            else:
+                self.start_task(self._pump(), "pump")
             if self.identity is not None and self.identity.papers is not None:
                 self.start_task(self.identity.papers.renew_forever(), "certificate")
                 await self.identity.papers.first()
@@ -217,6 +220,8 @@ class RunningNode:
 
     async def _tear_down(self) -> None:
         self.closing = True
+        if isinstance(self.transport, Prompt):
+            self.transport.hand_to(None)
         self.timers.close()
         self.lag.leave(self)
         for task in self._tasks:
@@ -244,18 +249,20 @@ class RunningNode:
     # --- in ---------------------------------------------------------------------------------------------------------
 
     async def _pump(self) -> None:
-        receive, take = self.transport.receive, self.take
         with contextlib.suppress(Closed):
             while True:
-                for datagram in await receive():
-                    try:
-                        if datagram.payload:
-                            self.heard = True
-                            take(datagram)
-                        elif not self.said_bye:
-                            self.driver.refused(datagram.source)  # transport.T7
-                    except Exception:
-                        self.warn("breakdowns", "a frame could not be handled; it is dropped", exc_info=True)
+                for datagram in await self.transport.receive():
+                    self.receive(datagram)
+
+    def receive(self, datagram: Datagram) -> None:
+        try:
+            if datagram.payload:
+                self.heard = True
+                self.take(datagram)
+            elif not self.said_bye:
+                self.driver.refused(datagram.source)  # transport.T7
+        except Exception:
+            self.warn("breakdowns", "a frame could not be handled; it is dropped", exc_info=True)
 
     async def _watch(self) -> None:
         with contextlib.suppress(Closed):
@@ -358,33 +365,33 @@ class RunningNode:
             mutex.busy = False
 
     def perform(self, mutex: LocalMutex, effect: Effect) -> None:
-        match effect:
-            case Send(to, message):
-                kind, counts = name_of(type(message)), mutex.counts.sent
-                counts[kind] = counts.get(kind, 0) + 1
-                if kind in self.observers.of_messages:
-                    self.notice(mutex.name, "message_sent", {"kind": kind})
-                self.send(to, mutex.name, message)
-            case SetTimer(timer, at):
-                self.timers.set((mutex, timer), at, mutex.fired, timer)
-            case CancelTimer(timer):
-                self.timers.cancel((mutex, timer))
-            case Grant():
-                mutex.grant(effect)
-            case Lose(request, reason):
-                mutex.lose(request, reason)
-            case Note():
-                mutex.note(effect)
-                self.observers.note(mutex.name, effect)
-            case Depart():
-                mutex.departed = True
-                self.something_changed()
-            case Suspect(node):
-                self.driver.suspect(node)
-            case CallRoll():
-                self.driver.call_roll(mutex, effect)
-            case Overlapped():
-                mutex.overlapped(effect)
+        if isinstance(effect, Send):  # a chain of patterns takes four times as long
+            to, message = effect
+            kind, counts = name_of(type(message)), mutex.counts.sent
+            counts[kind] = counts.get(kind, 0) + 1
+            if kind in self.observers.of_messages:
+                self.notice(mutex.name, "message_sent", {"kind": kind})
+            self.send(to, mutex.name, message)
+        elif isinstance(effect, SetTimer):
+            self.timers.set((mutex, effect.timer), effect.at, mutex.fired, effect.timer)
+        elif isinstance(effect, CancelTimer):
+            self.timers.cancel((mutex, effect.timer))
+        elif isinstance(effect, Grant):
+            mutex.grant(effect)
+        elif isinstance(effect, Note):
+            mutex.note(effect)
+            self.observers.note(mutex.name, effect)
+        elif isinstance(effect, Lose):
+            mutex.lose(effect.request, effect.reason)
+        elif isinstance(effect, Depart):
+            mutex.departed = True
+            self.something_changed()
+        elif isinstance(effect, Suspect):
+            self.driver.suspect(effect.node)
+        elif isinstance(effect, CallRoll):
+            self.driver.call_roll(mutex, effect)
+        else:
+            mutex.overlapped(effect)
 
     def _break_down(self, mutex: LocalMutex, error: Exception) -> None:
         """A machine found itself to be wrong. It is put aside; the others go on, and a new one may be made."""

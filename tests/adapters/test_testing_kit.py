@@ -308,6 +308,19 @@ class Shy(MemoryTransport):
     on_this_host = False
 
 
+class Hasty(MemoryTransport):
+    """Hands over what comes where it comes from, and to whom it was told once."""
+
+    def hand_to(self, take: Callable[[Datagram], None] | None) -> None:
+        self.take = take or self.take
+
+    def hand_in(self, datagram: Datagram, delay_s: float, sender: MemoryTransport) -> None:
+        if hasattr(self, "take"):
+            self.take(datagram)
+        else:
+            super().hand_in(datagram, delay_s, sender)
+
+
 class Bound(MemoryTransport):
     def __init__(self, network: MemoryNetwork, address: str) -> None:
         super().__init__(network, address)
@@ -326,6 +339,7 @@ class Bound(MemoryTransport):
         (Deaf, {"t3"}),
         (Bound, {"t6"}),
         (Shy, {"t8"}),
+        (Hasty, {"t10"}),
     ],
 )
 def test_the_contract_of_transports_catches_what_is_broken(kind: type[MemoryTransport], broken: set[str]) -> None:

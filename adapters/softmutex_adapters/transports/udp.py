@@ -3,7 +3,8 @@
 What it decides: the socket is its own, not asyncio's datagram endpoint. That one calls back once a datagram, keeps what
 the kernel cannot take in a buffer without bound, and waits in `send` for a name server. Here:
 
-    loop: readable -- drain, up to BATCH datagrams --> mailbox (bounded) -- one list --> receive
+    loop: readable -- drain, up to BATCH datagrams --> whom they are handed to (T10), one after the other
+                                                   '-> mailbox (bounded) -- one list --> receive
     send -- address known --> sendto, at once       \\
          -- a name, known --> sendto, at once        >  every error: a counter, and a lost datagram
          -- a name, new   --> look it up off the loop, holding the last few datagrams
@@ -23,7 +24,7 @@ import contextlib
 import errno
 import socket
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from softmutex.mailbox import DATAGRAMS_MAX, Mailbox
@@ -126,6 +127,7 @@ class UdpTransport:
         self._advertise = advertise
         self._receive_buffer = receive_buffer
         self._mailbox = Mailbox(queue)
+        self._give: Callable[[Datagram], None] = self._mailbox.put
         self._socket: socket.socket | None = None
         self._closed = False
         self._address = ""
@@ -133,7 +135,7 @@ class UdpTransport:
         self._known: dict[str, Any] = {}  # literal address -> what the kernel wants to hear
         self._sources: dict[Any, str] = {}  # and back
         self._written: dict[Any, str] = {}  # and as they were given to `send`: a name, mostly
-        self._sent: dict[tuple[Any, bytes], None] = {}
+        self._sent: deque[tuple[Any, bytes]] = deque(maxlen=SENT_MAX)
         self._names: dict[str, _Name] = {}
         self._lookups: set[asyncio.Task[None]] = set()
         self._counts = dict.fromkeys(
@@ -177,6 +179,7 @@ class UdpTransport:
 
     async def aclose(self) -> None:
         self._closed = True
+        self._give = self._mailbox.put
         self._mailbox.close()
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
@@ -195,10 +198,19 @@ class UdpTransport:
     async def receive(self) -> Sequence[Datagram]:
         return await self._mailbox.receive()
 
+    def hand_to(self, take: Callable[[Datagram], None] | None) -> None:
+        self._give = take or self._mailbox.put
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        for datagram in self._mailbox.empty():
+            self._give(datagram)
+
     def _drain(self) -> None:
+        """What comes while one is dealt with is read, too: a request that follows a token finds its holder here."""
         if self._socket is None:
             return
-        receive, counts = self._socket.recvfrom, self._counts
+        receive, counts, sources = self._socket.recvfrom, self._counts, self._sources
         for _ in range(BATCH):
             try:
                 # One byte more than may come: the kernel cuts off the rest, and what fills all of it was too long.
@@ -206,6 +218,8 @@ class UdpTransport:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
+                if self._closed:
+                    return
                 if error.errno != errno.ECONNREFUSED:
                     counts["receive_failed"] += 1
                 self._hear_refusals()
@@ -216,7 +230,7 @@ class UdpTransport:
                 counts["oversized"] += 1
             else:
                 counts["received"] += 1
-                self._mailbox.put(Datagram(self._sources.get(source) or self._remember_source(source), payload))
+                self._give(Datagram(sources.get(source) or self._remember_source(source), payload))
 
     def _hear_refusals(self) -> None:
         """And goes on listening: a loop of uvloop's stops where there was an error."""
@@ -230,6 +244,8 @@ class UdpTransport:
             address = self._written.get(sockaddr) or self._sources.get(sockaddr) or self._remember_source(sockaddr)
             self._mailbox.put(Datagram(address, b""))
         loop = asyncio.get_running_loop()
+        if self._give != self._mailbox.put:
+            loop.call_soon(self._pass_on)  # this may be within `send`
         loop.remove_reader(self._socket.fileno())
         loop.add_reader(self._socket.fileno(), self._drain)
 
@@ -261,8 +277,7 @@ class UdpTransport:
         if self._socket is None:
             self._counts["send_failed"] += 1
             return False
-        make_room(self._sent, SENT_MAX)
-        self._sent[sockaddr[:2], payload[: refusals.QUOTED]] = None
+        self._sent.append((sockaddr[:2], payload[: refusals.QUOTED]))
         try:
             try:
                 self._socket.sendto(payload, sockaddr)

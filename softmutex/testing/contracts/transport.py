@@ -5,12 +5,13 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import ClassVar
 
-from softmutex.ports import CannotOpen, Datagram, Explaining, OnThisHost, Transport, is_on_this_host
+from softmutex.ports import CannotOpen, Datagram, Explaining, OnThisHost, Prompt, Transport, is_on_this_host
 from softmutex.testing.contracts.checks import Holdings, T, check, eventually, in_time, must_be_closed, repeating
 
 
 class TransportContract:
-    """T1 to T7 of `softmutex.ports.Transport`, T8 of those that are `OnThisHost`, T9 of those that are `Explaining`."""
+    """T1 to T7 of `softmutex.ports.Transport`; T8 of those that are `OnThisHost`, T9 of those that are `Explaining`,
+    T10 of those that are `Prompt`."""
 
     patience_s: ClassVar[float] = 30.0
     keeps: ClassVar[int] = 2048  # the most datagrams it keeps for a node that does not receive
@@ -255,6 +256,59 @@ class TransportContract:
             await self._must_arrive(here, there)
             told = here.troubles() if isinstance(here, Explaining) else {}
             check(not told, f"all that is there was reached, and these are told of: {told}")
+
+    # --- T10 --------------------------------------------------------------------------------------------------------
+
+    async def test_t10_what_comes_is_handed_over_in_order_until_that_is_ended(self) -> None:
+        async with self.opened(2) as (here, there):
+            if not isinstance(there, Prompt):
+                return
+            here.send(there.address, b"early")
+            await asyncio.sleep(0.05)
+            taken: list[bytes] = []
+            there.hand_to(lambda datagram: taken.append(datagram.payload))
+            async with repeating(lambda: here.send(there.address, b"late")):
+                await eventually(lambda: b"late" in taken, "nothing is handed over", self.patience_s)
+            check(taken[0] == b"early", "what was there before is not handed over, or not first")
+            there.hand_to(None)
+            count = len(taken)
+            await self._must_arrive(here, there)
+            check(len(taken) == count, "it is handed over still")
+            there.hand_to(lambda datagram: taken.append(datagram.payload))
+            await there.aclose()
+            count = len(taken)
+            here.send(there.address, b"after the end")
+            await asyncio.sleep(0.05)
+            check(len(taken) == count, "it is handed over after the end")
+
+    async def test_t10_nothing_is_handed_over_within_send(self) -> None:
+        async with self.opened(2) as (here, gone):
+            if not isinstance(here, Prompt):
+                return
+            absent = gone.address
+            await gone.aclose()
+            taken: list[Datagram] = []
+            is_sending = was_within = False
+
+            def take(datagram: Datagram) -> None:
+                nonlocal was_within
+                was_within |= is_sending
+                taken.append(datagram)
+
+            def send() -> None:
+                nonlocal is_sending
+                is_sending = True
+                for address in (absent, here.address, absent, here.address):
+                    here.send(address, b"anybody there?")
+                is_sending = False
+
+            here.hand_to(take)
+            wanted = {absent, here.address} if self.can_refuse else {here.address}
+            async with repeating(send):
+                await eventually(
+                    lambda: wanted <= {datagram.source for datagram in taken}, "nothing comes", self.patience_s
+                )
+            check(not was_within, "it was handed over within `send`")
 
     # --- how --------------------------------------------------------------------------------------------------------
 
