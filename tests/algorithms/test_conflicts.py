@@ -28,7 +28,7 @@ def story(algorithm: str, *faults: Fault, seed: int = 1) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("algorithm", claiming(Law.EXCLUSION, Weather.FAIR))
+@pytest.mark.parametrize("algorithm", claiming(Law.OVERLAP, Weather.FAIR))
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_all_ask_at_once_and_each_has_its_turn_alone(algorithm: str, seed: int):
     result = simulate(story(algorithm, seed=seed))
@@ -45,10 +45,21 @@ def test_when_the_owner_fails_the_others_go_on(algorithm: str):
     assert sum(hold.start > 30e9 for hold in result.holds or ()) > 5
 
 
-@pytest.mark.parametrize("algorithm", claiming(Law.EXCLUSION, Weather.PAUSES))
+STRICT = claiming(Law.EXCLUSION, Weather.PAUSES)
+
+
+@pytest.mark.parametrize("algorithm", STRICT)
 @pytest.mark.parametrize("who", ["holder", "waiter"])
 def test_one_that_does_not_respond_is_waited_for_or_done_without_but_never_joined(algorithm: str, who: str):
     result = simulate(story(algorithm, Pause(20, 8, who)))
     assert not result.violation_count and result.unserved == 0
     assert set(result.concurrency_ns) <= {0, 1}
     assert sum(hold.start > 30e9 for hold in result.holds or ()) > 5
+
+
+@pytest.mark.parametrize("algorithm", sorted({*claiming(Law.OVERLAP, Weather.PAUSES)} - {*STRICT}))
+@pytest.mark.parametrize("who", ["holder", "waiter"])
+def test_a_soft_one_goes_on_without_the_one_that_does_not_respond_and_tells_it(algorithm: str, who: str):
+    result = simulate(story(algorithm, Pause(20, 20, who, times=1)))
+    assert not result.violation_count and result.unserved == 0
+    assert sum(30e9 < hold.start < 40e9 for hold in result.holds or ()) > 3

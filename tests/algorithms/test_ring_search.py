@@ -389,6 +389,7 @@ VARIANTS = (("search", "directed"), ("cleanup", "inverse"), ("discipline", "fair
         {"nodes": 2, "timers": 1, "withdrawn": 1},
         {"nodes": 2, "leaves": 1},
         {"nodes": 2, "joins": 1},
+        {"nodes": 2, "leaves": 1, "joins": 1, "askers": (2, 3)},
         {"nodes": 3, "withdrawn": 1},
         *({"nodes": 3, "askers": (2, 3), "options": (variant,)} for variant in VARIANTS),
         {"nodes": 3, "joins": 1, "askers": (2, 3)},
