@@ -8,7 +8,8 @@ It looks from outside (`survey.py`) and changes nothing: it never is a member, a
     {"group": "default", "membership": "local://", "at": 1700000000.0, "unknown": "",
      "nodes": [{"name": "web1-4711-ab12", "id": "00f3...", "address": "127.0.0.1:38411", "answers": true, "rtt": 0.0007,
                 "clock_offset": 0.0001, "version": "0.1.0", "peers": 2}],
-     "mutexes": [{"name": "nightly-ftp", "algorithm": "wandering", "slots": 1, "epoch": 1, "acquisitions": 132,
+     "mutexes": [{"name": "nightly-ftp", "algorithm": "wandering", "slots": 1, "epoch": 1, "has_token": true,
+                  "acquisitions": 132,
                   "holders": [{"node": "web1-4711-ab12", "user": "ada", "purpose": "lftp", "for": 12.3, "waited": 0.1,
                                "slots": 1}],
                   "waiting": [{"node": "web2-4712-cd34", "user": "bob", "purpose": "rsync", "for": 10.2,
@@ -18,7 +19,8 @@ It looks from outside (`survey.py`) and changes nothing: it never is a member, a
 `unknown` says why nothing is known: none of the members that are listed answers, or the list could not be had. The exit
 code is 69 then. Times are in seconds. Of a node that does not answer `rtt`, `clock_offset`, `version` and `peers` are
 null. Each node tells of itself: what is on the way between two of them when they are asked is seen at neither or at
-both. `waiting` shows those who wait longest, at most 32 a node; `waiting_count` counts all.
+both. By an algorithm without a token (`has_token`) an epoch is its coordinator's. `waiting` shows those who wait
+longest, at most 32 a node; `waiting_count` counts all.
 """
 
 from __future__ import annotations
@@ -150,6 +152,7 @@ def picture_of_mutex(name: str, told: Sequence[tuple[str, dict[str, Any]]]) -> d
         "algorithm": newest["algorithm"],
         "slots": newest["slots"],
         "epoch": newest["epoch"],
+        "has_token": newest.get("has_token", newest["epoch"] > 0),
         "acquisitions": sum(view["acquisitions"] for _, view in views),
         "holders": [{"node": node, "user": users[node], **hold} for node, view in views for hold in view["holding"]],
         "tokens_at": [node for node, view in views if view["tokens"]],
@@ -184,7 +187,7 @@ def lines_of_mutex(mutex: dict[str, Any], silent: int) -> list[str]:
     """`silent`: so many members did not answer, and one of them may hold it."""
     slots = f", {mutex['slots']} slots" if mutex["slots"] > 1 else ""
     used = count(mutex["acquisitions"], "acquisition")
-    epoch = f", epoch {mutex['epoch']}" if mutex["epoch"] else ""  # an algorithm without a token has none
+    epoch = f", epoch {mutex['epoch']}" if mutex["epoch"] else ""
     out = [f"{mutex['name']}  ({mutex['algorithm']}{slots}{epoch}, {used})"]
     out += [
         f"  held by   {hold['node']}  for {span(hold['for'])}, after {span(hold['waited'])} of waiting"
@@ -193,7 +196,7 @@ def lines_of_mutex(mutex: dict[str, Any], silent: int) -> list[str]:
     ]
     if sum(slots_of(hold) for hold in mutex["holders"]) < mutex["slots"]:
         resting = [node for node in mutex["tokens_at"] if node not in {hold["node"] for hold in mutex["holders"]}]
-        somewhere = "  free, or on the way between two nodes" if epoch else "  free"
+        somewhere = "  free, or on the way between two nodes" if mutex["has_token"] else "  free"
         if silent:
             somewhere = f"  held by nobody that answers; {count(silent, 'node')} did not"
         out.append(f"  free at   {', '.join(resting)}" if resting else somewhere)

@@ -80,6 +80,7 @@ class Algorithm(ABC):
     laws: ClassVar[Mapping[Law, Weather]] = IN_ANY_WEATHER  # what it claims, see `core/laws.py`
     pace: ClassVar[Pace] = Pace()  # how its time constants follow from what the user states
     slots_most: ClassVar[int] = 1
+    has_token: ClassVar[bool] = True  # which rests somewhere, or is on its way between two; else nothing does
     needs_every_member: ClassVar[bool] = False  # grants nothing while a member does not answer, and must know them all
 
     may_be_forgotten: ClassVar[bool] = False  # by a node that neither uses it nor has been told of a use for a minute

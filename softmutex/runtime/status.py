@@ -146,6 +146,7 @@ def describe_mutex(mutex: LocalMutex, now: Instant) -> dict[str, Any]:
         "terms": {**asdict(mutex.terms.timing), **mutex.terms.machine_options()},
         "state": view.state,
         "epoch": view.epoch,
+        "has_token": mutex.machine.has_token,
         "tokens": len(view.tokens),
         "hop": max((token.hop for token in view.tokens), default=0),
         "holder": f"{view.holder:016x}" if view.holder else None,

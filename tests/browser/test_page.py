@@ -98,6 +98,22 @@ async def test_it_tells_who_takes_several_slots_and_who_is_urgent(registry: Insi
     assert tab.errors == []
 
 
+async def test_of_an_algorithm_without_a_token_it_shows_none_and_no_hand_overs(registry: Inside, tab: Tab):
+    """It said "not seen yet", and "0 hand-overs", for ever."""
+    async with member(registry, "anna") as anna, member(registry, "bert") as bert:
+        await tab.open(f"{registry.base}/")
+        async with anna.mutex("tapes", algorithm="central"):
+            await tab.until("document.querySelector('.now .holds')?.innerText.startsWith('anna for')", "the hold")
+        await hold_once(bert, "tapes", algorithm="central")
+        await tab.until("document.querySelectorAll('svg .span').length == 2", "both are in the timeline")
+        assert await tab.ask("[...document.querySelectorAll('.now dt')].map((one) => one.innerText)") == [
+            "held by",
+            "waiting",
+        ]
+        assert await tab.text("article .facts") == "central · 2 acquisitions"
+    assert tab.errors == []
+
+
 async def hold_once(node: Node, name: str, **options: Any) -> None:
     async with node.mutex(name, **options):
         pass

@@ -185,15 +185,17 @@ def test_who_does_not_answer_is_shown_as_such(environ: dict[str, str], tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("answers", "epoch", "said"),
+    ("answers", "has_token", "said"),
     [
-        (True, 0, "  free"),
-        (True, 3, "  free, or on the way between two nodes"),
-        (False, 0, "  held by nobody that answers; 1 node did not"),
-        (False, 3, "  held by nobody that answers; 1 node did not"),
+        (True, False, "  free"),
+        (True, True, "  free, or on the way between two nodes"),
+        (False, False, "  held by nobody that answers; 1 node did not"),
+        (False, True, "  held by nobody that answers; 1 node did not"),
     ],
 )
-def test_it_calls_no_mutex_free_while_somebody_who_may_hold_it_does_not_answer(answers: bool, epoch: int, said: str):
+def test_it_calls_no_mutex_free_while_somebody_who_may_hold_it_does_not_answer(
+    answers: bool, has_token: bool, said: str
+):
     """By an algorithm without a token only the holder knows: stopped by SIGSTOP, it was not asked, and all was free."""
     nodes = [
         {"name": name, "address": "127.0.0.1:1", "answers": there, "rtt": 0.001}
@@ -203,7 +205,8 @@ def test_it_calls_no_mutex_free_while_somebody_who_may_hold_it_does_not_answer(a
         "name": "x",
         "algorithm": "voting",
         "slots": 1,
-        "epoch": epoch,
+        "epoch": 3,
+        "has_token": has_token,
         "acquisitions": 0,
         "holders": [],
         "waiting": [],

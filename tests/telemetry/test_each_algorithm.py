@@ -51,7 +51,7 @@ async def test_who_holds_and_who_waits_is_told_and_a_token_only_where_there_is_o
         await waiter
         await until(lambda: len(kept.spans("softmutex.hold")) == 2)
         said = "\n".join(status.lines(await status.look(with_places(resolve(where)), None)))
-        assert algorithm in WITH_TOKEN | {"central"} or said.endswith("\n  free"), said
+        assert algorithm in WITH_TOKEN or said.endswith("\n  free"), said
         assert {attributes(span)["softmutex.algorithm"] for span in kept.spans("softmutex.hold")} == {algorithm}
         assert {attributes(span)["softmutex.outcome"] for span in kept.spans("softmutex.wait")} == {"granted"}
         assert kept.sum("softmutex.acquisitions", outcome="granted", algorithm=algorithm) == 2

@@ -93,6 +93,7 @@ class Lending(OneByOne):
     """Subclasses say how the token is looked for."""
 
     Options: ClassVar[type[RingOptions]] = RingOptions
+    has_token = True
 
     __slots__ = (
         "_asked_first",

@@ -76,6 +76,8 @@ OF_HOLDERS: Final = {152: Holding}
 class OneByOne(Algorithm):
     """One mutex on one node. Subclasses say what is to be done before A may run, and after it."""
 
+    has_token = False
+
     __slots__ = (
         "_departed",
         "_last",

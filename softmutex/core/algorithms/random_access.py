@@ -54,6 +54,7 @@ class RandomAccessOptions(Options):
 
 class RandomAccess(Algorithm):
     name: ClassVar[str] = "random-access"
+    has_token = False
     Options = RandomAccessOptions
     laws = claim(Weather.ANY, Law.EFFECTS, Law.REQUESTS)  # that runs overlap is the point
     pace = Pace(max_per_min=1.5)  # seed 000, section 2

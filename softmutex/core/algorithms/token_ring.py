@@ -115,6 +115,7 @@ class TokenRingOptions(Options):
 
 class TokenRing(OneByOne):
     name: ClassVar[str] = "token-ring"
+    has_token = True
     Options = TokenRingOptions
     messages: ClassVar = {88: Pass, 89: Took, 90: Seek, 91: Looked, 92: Sought, **OF_HOLDERS}
     laws = (

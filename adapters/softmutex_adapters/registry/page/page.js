@@ -222,7 +222,7 @@ const several = (verb, one) => one.slots > 1 ? `, ${verb} ${number(one.slots)} s
 
 function mutexCard(one, call, place, lane) {
   const later = since();
-  const facts = make("p", { class: "facts" }, [one.algorithm, many(one.acquisitions, "acquisition"), many(one.handed_over, "hand-over")].filter(Boolean).join(" · "));
+  const facts = make("p", { class: "facts" }, [one.algorithm, many(one.acquisitions, "acquisition"), one.tokens.length && many(one.handed_over, "hand-over")].filter(Boolean).join(" · "));
   for (const [count, what] of [[one.overlap, "overlap"], [one.lost, "warned hold"], [one.overruns, "overrun"], [one.token_lost, "lost token"], [one.timeouts, "timeout"]])
     if (count) facts.append(" · ", make("span", { class: "bad" }, many(count, what)));
   const holders = one.holding.map((hold) => make("dd", { class: "holds" }, make("bdi", {}, call(hold.member)), ` for ${time(hold.for_s + later)}, after ${time(hold.waited_s)}${several("takes", hold)}`));
@@ -233,7 +233,7 @@ function mutexCard(one, call, place, lane) {
   const marks = picture.marks.filter((mark) => mark.mutex === one.name);
   return make("article", { class: "card", "aria-label": `Mutex ${one.name}` },
     make("div", { class: "top" }, make("h3", {}, make("bdi", {}, one.name)), facts),
-    make("dl", { class: "now" }, column("held by", holders, "nobody"), column(`waiting${one.waiting_count ? ` (${number(one.waiting_count)})` : ""}`, waiters, "nobody"), column(one.tokens.length > 1 ? "tokens" : "token", tokens, "not seen yet")),
+    make("dl", { class: "now" }, column("held by", holders, "nobody"), column(`waiting${one.waiting_count ? ` (${number(one.waiting_count)})` : ""}`, waiters, "nobody"), ...(tokens.length ? [column(tokens.length > 1 ? "tokens" : "token", tokens)] : [])),
     timeline(one, marks, call, lane, later),
     make("div", { class: "dists" }, distribution("Wait", "waits", one.waits, one.wait_max_s), distribution("Hold", "held", one.holds, one.hold_max_s)),
     events(marks, call, later));
