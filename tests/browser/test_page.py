@@ -15,7 +15,7 @@ from softmutex import Node
 from softmutex.ports import Member, Observation
 from tests.browser.chromium import Tab, browser, tab_of
 from tests.ports import kept_port
-from tests.registry.inside import Inside, inside
+from tests.registry.inside import Inside, inside, unhurried
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -23,7 +23,10 @@ TOKEN = "a-token-for-the-lab-alone"
 NASTY = '<img src=x onerror="alert(1)">'
 MEMBER = """
 import asyncio, sys
+from softmutex_adapters.registry import client
 from softmutex import Node
+
+client.LEAVE_S = 60.0
 
 async def main():
     async with Node(transport="udp://127.0.0.1:0", membership=sys.argv[1], name=sys.argv[2], insecure=True) as node:
@@ -36,7 +39,8 @@ asyncio.run(main())
 
 
 @pytest.fixture
-async def registry(tmp_path: Path) -> AsyncIterator[Inside]:
+async def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Inside]:
+    unhurried(monkeypatch)
     async with inside(tmp_path, rate_address=10_000) as registry:
         yield registry
 

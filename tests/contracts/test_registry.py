@@ -13,11 +13,13 @@ from softmutex_adapters.memberships.registry import RegistryMembership
 
 from softmutex.ports import Member, Membership
 from softmutex.testing import MembershipContract
+from tests.registry.inside import unhurried
 from tests.registry.serving import Served, join_in_another_process
 
 
 class TestRegistry(MembershipContract):
     scheme = "registry+http"
+    patience_s = 100.0
     can_kill = True
     can_break = True
     can_refuse = True
@@ -25,7 +27,8 @@ class TestRegistry(MembershipContract):
     tls = False
 
     @pytest.fixture(autouse=True)
-    async def registry(self, tmp_path: Path) -> AsyncIterator[None]:
+    async def registry(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+        unhurried(monkeypatch)
         self.token, self.admin = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         self.token_file = tmp_path / "token"
         self.token_file.touch(0o600)

@@ -11,7 +11,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from softmutex_adapters.registry import wire
+from softmutex_adapters.memberships import registry
+from softmutex_adapters.registry import client, wire
 from softmutex_adapters.registry.hub import Hub
 from softmutex_adapters.registry.server import RegistryServer
 from softmutex_adapters.registry.sqlite_store import SqliteStore
@@ -92,6 +93,12 @@ async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[wire.MemberLis
         for line, signature in reader.feed(data):
             assert wire.is_signed_by(public, line, signature)
             yield wire.read(line)
+
+
+def unhurried(patch: pytest.MonkeyPatch) -> None:
+    """Who leaves says so within a second, or its lease ends by itself: here it has the time of a busy machine."""
+    patch.setattr(client, "LEAVE_S", 60.0)
+    patch.setattr(registry, "LAST_REPORT_S", 60.0)
 
 
 def later(patch: pytest.MonkeyPatch, seconds: float, hub: Hub) -> None:

@@ -20,7 +20,7 @@ from softmutex_adapters.registry.store import Entry
 from softmutex.core.events import FactKind, Note, Token
 from softmutex.ports import Member, Observation
 from tests.ports import kept_port
-from tests.registry.inside import Inside, body, inside, lease, until
+from tests.registry.inside import Inside, body, inside, lease, unhurried, until
 
 
 class Teller:
@@ -429,7 +429,10 @@ async def test_a_member_reports_by_itself_and_again_to_a_registry_that_was_resta
             await membership.aclose()
 
 
-async def test_a_one_shot_run_is_told_before_it_leaves(no_leaks: None, tmp_path: Path):
+async def test_a_one_shot_run_is_told_before_it_leaves(
+    no_leaks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    unhurried(monkeypatch)
     async with inside(tmp_path) as registry:
         membership = RegistryMembership([registry.base], "g")
         await membership.join(Member("10.0.0.1:1", 1, "one"))
