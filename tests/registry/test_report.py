@@ -429,9 +429,7 @@ async def test_a_member_reports_by_itself_and_again_to_a_registry_that_was_resta
             await membership.aclose()
 
 
-async def test_a_one_shot_run_is_told_before_it_leaves(
-    no_leaks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_one_shot_run_is_told_before_it_leaves(no_leaks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     unhurried(monkeypatch)
     async with inside(tmp_path) as registry:
         membership = RegistryMembership([registry.base], "g")

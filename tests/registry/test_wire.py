@@ -5,7 +5,7 @@ import hashlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from softmutex_adapters.registry import wire
 from softmutex_adapters.registry.followed import View
@@ -35,6 +35,8 @@ def test_any_bytes_give_a_list_or_nonsense(data: bytes):
         wire.read(data)
 
 
+@example("group", "")
+@example("settling_s", float("nan"))
 @given(st.sampled_from(sorted(WORD)), anything)
 def test_a_list_with_one_wrong_part_is_nonsense_or_a_list(part: str, value: object):
     try:

@@ -88,7 +88,7 @@ class RegistryClient:
             body["proof"] = proofs.prove(wire.proved(self._group, wire.key_of(lease), me))
         told = await self._call("PUT", base, lease, ANSWER_S, body)
         try:
-            return int(told["version"]), min(max(float(told["ttl_s"]), 1.0), 3600.0)
+            return int(told["version"]), min(max(1.0, float(told["ttl_s"])), 3600.0)
         except (TypeError, KeyError, ValueError):
             raise self._nonsense(base, f"{told!r:.60}") from None
 
@@ -99,7 +99,7 @@ class RegistryClient:
         """Whether this registry knew of this member before, and when it wants the next one."""
         told = await self._call("POST", base, f"{lease}/report", within_s, report)
         try:
-            return bool(told["known"]), min(max(float(told["again_s"]), 0.1), 3600.0)
+            return bool(told["known"]), min(max(0.1, float(told["again_s"])), 3600.0)
         except (TypeError, KeyError, ValueError):
             raise self._nonsense(base, f"{told!r:.60}") from None
 

@@ -107,10 +107,10 @@ def read(line: bytes) -> MemberList:
         told = json.loads(line)
         after = told["after"]
         result = MemberList(
-            group=_checked(told["group"], str),
+            group=_read_group(told["group"]),
             version=_version(told["version"]),
             after=None if after is None else _version(after),
-            settling_s=min(max(float(told["settling_s"]), 0.0), 3600.0),
+            settling_s=min(max(0.0, float(told["settling_s"])), 3600.0),  # 0 where it is no number
             joined=[_read_entry(entry) for entry in _checked(told["joined"], list)],
             left=[_checked(key, str) for key in _checked(told["left"], list)],
             banned=[_read_who(who) for who in _checked(told.get("banned", []), list)],
@@ -127,6 +127,12 @@ def _checked(value: Any, kind: type[Any]) -> Any:
     if type(value) is not kind:
         raise TypeError(f"{kind.__name__} wanted, {type(value).__name__} found")
     return value
+
+
+def _read_group(value: Any) -> str:
+    if not re.fullmatch(GROUP, value):
+        raise ValueError("a list of no group")
+    return str(value)
 
 
 def _version(value: Any) -> int:
