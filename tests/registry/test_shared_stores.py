@@ -10,7 +10,7 @@ from softmutex_adapters.memberships.registry import RegistryMembership
 from softmutex_adapters.registry.store import Store, StoreFailed, open_store
 
 from softmutex.ports import Member, Observation
-from tests.registry.inside import Inside, inside, signer_of, until
+from tests.registry.inside import Inside, inside, signer_of, unhurried, until
 from tests.registry.serving import Served
 from tests.registry.store_contract import StoreContract
 from tests.registry.store_process import Process
@@ -107,7 +107,10 @@ class SharedStore(StoreContract):
 class TestRedis(SharedStore):
     kind = "redis"
 
-    async def test_the_page_of_either_registry_shows_the_whole_group(self, no_leaks: None, tmp_path: Path) -> None:
+    async def test_the_page_of_either_registry_shows_the_whole_group(
+        self, no_leaks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        unhurried(monkeypatch)
         async with contextlib.AsyncExitStack() as stack:
             folders = [tmp_path / "a", tmp_path / "b"]
             for folder in folders:
