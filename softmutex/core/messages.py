@@ -199,7 +199,7 @@ class Standing(IntEnum):
 
     UNKNOWN = 0  # never heard of it
     ASKING = 1  # `by` is about to open it, and asks who knows of it
-    KNOWN = 2  # `by` uses it
+    KNOWN = 2  # `by` uses it; NOBODY: the sender takes part, and does not use it
 
 
 class Describe(NamedTuple):
@@ -222,7 +222,7 @@ class Description(NamedTuple):
     max_interval: Duration | None = None
     options: Annotated[str, "<=256"] = ""  # JSON, the algorithm's own switches
     stage: U64 = 0  # of the question; 0: said unasked
-    by: NodeId = NOBODY  # who uses it, or asks for it: the sender, or somebody of whom it heard
+    by: NodeId = NOBODY  # who uses it, or asks for it: the sender, or one of whom it heard; KNOWN by NOBODY: none here
     members: Count = 0  # how many the sender knows,
     digest: U64 = 0  # ... and who they are (`group.py`)
 

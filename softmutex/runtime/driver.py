@@ -44,6 +44,7 @@ from softmutex.core.group.effects import (
     Answer,
     Double,
     Drop,
+    GiveUp,
     GroupEffect,
     Mail,
     Mismatch,
@@ -58,9 +59,9 @@ from softmutex.core.group.effects import (
 from softmutex.core.messages import OF_NODE, Forget, Message, Relay, Standing
 from softmutex.core.wire import Frame, UnfitForWire
 from softmutex.ports import CannotOpen, Member
+from softmutex.runtime import resting
 from softmutex.runtime.lives import REMEDY
 from softmutex.runtime.local import LocalMutex
-from softmutex.runtime.resting import is_worth_it
 from softmutex.runtime.terms import Plan, Terms, refusal
 from softmutex.saying import logger
 
@@ -87,6 +88,8 @@ class GroupDriver:
         ego = Ego(node.id, node.transport.address, node.name, node.group, secrets.token_bytes(16), node.rng)
         self.group = Group(ego, isolated_timeout=isolated_timeout, door=self)
         self.founding = self.group.founding
+        self.founding.uses = lambda mutex: resting.uses(node, mutex)
+        self.is_listed = self.group.is_listed
         self.members, self.peers = self.group.members, self.group.peers
         self.out = self.group.out
         self.made_of_members: dict[str, Any] = {}  # by the machines, for all of them
@@ -134,8 +137,9 @@ class GroupDriver:
 
     def keep(self, mutex: str, received: Received) -> None:
         """About a mutex that nobody opened here."""
-        if not self._node.closing and (self.founding.is_asking(mutex) or is_worth_it(self._node, received.message)):
-            self.founding.keep(mutex, received, self._node.now())
+        node = self._node
+        if not node.closing and (self.founding.is_asking(mutex) or resting.is_worth_it(node, received.message)):
+            self.founding.keep(mutex, received, node.now())
             self.perform()
 
     def forget(self, mutex: str) -> None:
@@ -209,10 +213,7 @@ class GroupDriver:
         mutex.fail(CannotOpen(why))
 
     def opened_again(self, mutex: LocalMutex, plan: Plan) -> None:
-        """The application opens a mutex that is here already: it has to want the same."""
-        difference = plan.terms.difference(mutex.terms)
-        if difference:
-            raise refusal(mutex.name, "this group", difference)
+        """The application opens a mutex that is here already, by the same settings."""
         self._wait_for_silent(mutex.name, plan.policy.isolated_timeout)
         if not mutex.is_own:
             mutex.is_own, mutex.machine_waits = True, plan.policy.when_isolated
@@ -247,8 +248,7 @@ class GroupDriver:
         silent = ", ".join(sorted(who for who, state in states if state != "reached")) or "whom no list shows yet"
         what = f"the mutex {mutex.name!r} is run by {mutex.terms.algorithm!r}, which has to ask every member"
         remedy = "Use a membership that shows everybody, such as static://, or another algorithm."
-        text = f"{what}, and there may be some that this node does not know ({silent}). {remedy}"
-        self._node.warn("strangers", text)
+        self._node.warn("strangers", f"{what}, and there may be some that this node does not know ({silent}). {remedy}")
 
     def _warn_of_mismatch(self, mutex: LocalMutex, what: str) -> None:
         if "mismatch" not in mutex.warned_of:
@@ -301,7 +301,7 @@ class GroupDriver:
                 self._perform_of_mutex(effect)
         node.something_changed()
 
-    def _perform_of_mutex(self, effect: Start | RefuseMutex | Mismatch | Stalled | TakePart) -> None:
+    def _perform_of_mutex(self, effect: Start | RefuseMutex | Mismatch | Stalled | TakePart | GiveUp) -> None:
         node = self._node
         mutex = node.mutexes.get(effect.mutex)
         if isinstance(effect, TakePart):
@@ -318,6 +318,8 @@ class GroupDriver:
             mutex.fail(refusal(mutex.name, node.call(effect.peer), effect.difference))
         elif isinstance(effect, Mismatch):
             self._warn_of_mismatch(mutex, f"{node.call(effect.peer)} runs it otherwise: {effect.difference}")
+        elif isinstance(effect, GiveUp):
+            resting.forget(node, {mutex})
         else:
             mutex.stall(effect.why)
 
@@ -456,9 +458,6 @@ class GroupDriver:
     def unread(self) -> Sequence[str]:
         """What the membership has to find out before it can be believed (M8)."""
         return tuple(getattr(self._node.membership, "pending", ()))
-
-    def is_listed(self, address: str) -> bool:
-        return self.group.is_listed(address)
 
     @property
     def is_settled(self) -> bool:

@@ -430,7 +430,7 @@ class RunningNode:
     def open_mutex(self, plan: Plan) -> LocalMutex:
         """The one that an application wants to use: the group has to run it by the same terms."""
         mutex = self.mutexes.get(plan.name)
-        if mutex is None:
+        if mutex is None or resting.gives_way(self, mutex, plan.terms):
             mutex = self.make_mutex(plan.name, plan.terms, plan.policy.when_isolated)
             self.driver.open(mutex, plan)
         elif mutex.terms is not plan.terms:

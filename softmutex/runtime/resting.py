@@ -1,7 +1,8 @@
-"""Names that nobody uses any more are forgotten when there is no room for another one.
+"""Names that nobody uses any more are forgotten when there is no room for another one, or other settings are wanted.
 
     a new name, and MUTEXES_MAX are there --> all that have rested for REST are forgotten
     small talk about a name that was forgotten, and there is no room --> dropped: a beat brings nothing back
+    somebody opens it, here or elsewhere, with other settings than a node knows that does not use it --> forgotten there
     anything else about it, or a use here --> it is taken up again, as by a newcomer (`core/group/founding.py`)
 
 What it decides: what a node may forget. Every member takes part in every name of its group, so the naive way, to keep
@@ -18,12 +19,14 @@ Z2  A parked token that goes with it is lost as with a node that died: the other
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import Instant, from_seconds
 from softmutex.core.messages import Message
 from softmutex.runtime.local import LocalMutex
+from softmutex.runtime.terms import Terms, refusal
 
 if TYPE_CHECKING:
     from softmutex.runtime.node import RunningNode
@@ -37,9 +40,7 @@ def make_room(node: RunningNode) -> None:
         return
     now = node.now()
     resting = {mutex for mutex in node.mutexes.values() if now - mutex.used_at >= REST and is_resting(mutex)}
-    for mutex in resting:
-        forget(node, mutex)
-    node.timers.cancel_of(resting)
+    forget(node, resting)
     if len(node.mutexes) >= MUTEXES_MAX:
         raise ConfigError(
             f"this node takes part in {MUTEXES_MAX} mutexes already, which is the limit of a node, and none of them "
@@ -56,11 +57,32 @@ def is_resting(mutex: LocalMutex) -> bool:
     return not (view.holding or view.waiting or view.queue)
 
 
-def forget(node: RunningNode, mutex: LocalMutex) -> None:
-    del node.mutexes[mutex.name]
-    mutex.started = False
-    node.driver.forget(mutex.name)
-    node.warnings["names forgotten"] += 1
+def forget(node: RunningNode, mutexes: Set[LocalMutex]) -> None:
+    for mutex in mutexes:
+        del node.mutexes[mutex.name]
+        mutex.started = False
+        node.driver.forget(mutex.name)
+        node.warnings["names forgotten"] += 1
+    node.timers.cancel_of(mutexes)
+
+
+def uses(node: RunningNode, name: str) -> bool:
+    """Whether an application of this node holds it or waits for it, or did so in the last minute: then those settings
+    with which it was opened are the group's (`core/group/founding.py`, F7)."""
+    mutex = node.mutexes.get(name)
+    if mutex is None or not mutex.is_own:
+        return False
+    return bool(mutex.waiting or mutex.holding) or node.now() - mutex.used_at < REST
+
+
+def gives_way(node: RunningNode, mutex: LocalMutex, terms: Terms) -> bool:
+    """To the settings with which an application of this node opens it now: where none uses it with others."""
+    difference = "" if mutex.terms is terms else terms.difference(mutex.terms)
+    if difference and uses(node, mutex.name):
+        raise refusal(mutex.name, "this group", difference)
+    if difference:
+        forget(node, {mutex})
+    return bool(difference)
 
 
 def is_worth_it(node: RunningNode, message: Message) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from softmutex.core.events import SECOND, NodeId, Received
 from softmutex.core.group import Listed
-from softmutex.core.group.effects import Mismatch, RefuseMutex, Stalled, Start, TakePart
+from softmutex.core.group.effects import GiveUp, Mismatch, RefuseMutex, Stalled, Start, TakePart, Tell
 from softmutex.core.group.founding import NOTES_MAX, UNDESCRIBED_MAX
 from softmutex.core.messages import Describe, Description, Message, Offer, Ping, Roster
 from tests.core.bench import token
@@ -383,3 +383,77 @@ def test_rosters_are_asked_for_only_where_views_differ():
     village.run(1)
     assert village.sent[Roster] == 0
     b.send(c.id, "y", Ping(1))
+
+
+# --- terms that nobody uses -------------------------------------------------------------------------------------------
+
+OTHER = TERMS._replace(slots=2)
+
+
+def rests(*houses: House, mutex: str = "x", terms: Description = TERMS) -> None:
+    """They take part, and no application there uses it."""
+    for house in houses:
+        house.group.founding.uses = lambda mutex, house=house: mutex in house.started
+        house.group.founding.joined(mutex, terms)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_terms_that_nobody_uses_keep_nobody_out(seed: int):
+    village = Village(seed, delay_s=DELAYS_S[seed % 5], loss=0.2 * (seed % 2))
+    one, *others = village.neighbours(2 + seed)
+    rests(*others, one) if seed % 3 else rests(*others[: 1 + seed // 2])
+    one.group.founding.closed("x")
+    one.open("x", OTHER)
+    all_started(village, [one], within_s=30)
+    assert one.founded()
+    village.run(10)
+    assert not [house for house in others if "x" in house.group.founding.running]
+    assert not [effect for house in (one, *others) for effect in house.did if isinstance(effect, Mismatch)]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_where_one_goes_on_while_another_opens_it_with_other_terms_one_of_them_is_refused(seed: int):
+    """Issue 12 g, where the name has rested."""
+    village = Village(seed, delay_s=DELAYS_S[seed % 4], loss=0.1 * (seed % 2))
+    old, new, *others = village.neighbours(3 + seed % 7)
+    rests(old, new, *others)
+    new.group.founding.closed("x")
+    new.open("x", OTHER)
+
+    def go_on() -> None:
+        if "x" in old.group.founding.running:
+            old.started["x"] = Start("x", False)
+        else:
+            old.open("x", TERMS)
+
+    village.at(village.now + int(village.rng.random() * 6 * village.delay), go_on)
+    village.run(60)
+    assert sum("x" in house.started for house in (old, new)) == 1
+    assert [effect for house in (old, new) for effect in house.did if isinstance(effect, RefuseMutex)]
+    assert not [effect for house in (old, new) for effect in house.did if isinstance(effect, Mismatch)]
+
+
+def test_who_uses_it_makes_those_give_up_other_terms_who_only_take_part():
+    village = Village()
+    a, b = village.neighbours(2)
+    rests(a)
+    village.cut([a], [b])
+    b.open("x", OTHER, when_isolated="proceed")
+    village.run(10)
+    assert b.founded()
+    village.heal()
+    b.do(b.group.founding.ask_terms, a.id, "x")
+    village.run(1)
+    assert a.did == [GiveUp("x")]
+    assert "x" in b.started
+    assert not [effect for effect in b.did if isinstance(effect, Mismatch)]
+
+
+def test_what_one_said_who_is_a_member_no_longer_is_forgotten():
+    village = Village()
+    a, _, c = village.neighbours(3)
+    c.do(c.group.put, Tell(a.id, "x", TERMS._replace(by=c.id)))
+    village.run(1)
+    assert a.group.founding.notes == 1
+    a.do(a.group.expel, c.id, village.now)
+    assert a.group.founding.notes == 0

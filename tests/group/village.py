@@ -34,6 +34,7 @@ from softmutex.core.group.effects import (
     Answer,
     Double,
     Drop,
+    GiveUp,
     GroupEffect,
     Mail,
     Mismatch,
@@ -131,6 +132,9 @@ class House:
                 self.said.append(text)
             case Drop(why, number):
                 self.dropped[why] += number
+            case GiveUp(mutex):
+                self.started.pop(mutex, None)
+                self.did.append(effect)
             case TakePart() | RefuseMutex() | Mismatch() | Stalled() | Double():
                 self.did.append(effect)
 

@@ -155,6 +155,38 @@ async def test_a_node_configured_otherwise_is_refused_with_the_difference(no_lea
                 raise AssertionError("entered")
 
 
+@in_virtual_time
+async def test_settings_are_changed_once_nobody_has_used_the_name_for_a_minute():
+    """Though nodes live that took part, and one that has used it itself."""
+    network = MemoryNetwork(seed=1)
+    async with node_on(network) as once, node_on(network) as passive, node_on(network) as other:
+        await _enter(once.mutex("x", slots=2))
+        with pytest.raises(ConfigError, match="slots is 2 there and 1 here"):
+            await _enter(other.mutex("x"))
+        await asyncio.sleep(60)
+        await _enter(passive.mutex("x"))
+        await _enter(other.mutex("x"))
+        await _enter(once.mutex("x"))
+        with pytest.raises(ConfigError, match="slots is 1 there and 2 here"):
+            await _enter(once.mutex("x", slots=2))
+        assert generated(once, passive, other) == 1  # of those that are remembered
+        assert not any("mismatch" in node.statistics().told for node in (once, passive, other))
+
+
+@in_virtual_time
+async def test_settings_of_who_left_keep_nobody_out():
+    network = MemoryNetwork(seed=1)
+    async with node_on(network) as heir, node_on(network) as other:
+        async with node_on(network) as gone:
+            await _enter(gone.mutex("x", slots=2))
+        if not await mutex_shown(heir, network):
+            heir, other = other, heir
+        seen = await until(lambda: mutex_shown(heir, network))
+        assert seen["slots"] == 2
+        await _enter(other.mutex("x"))
+        await _enter(heir.mutex("x"))
+
+
 async def test_two_groups_of_different_settings_that_meet_are_told_once_and_counted(
     no_leaks: None, network: MemoryNetwork, caplog: pytest.LogCaptureFixture
 ):

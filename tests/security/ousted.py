@@ -25,6 +25,7 @@ from tests.security.under_attack import reproducible
 
 OUST_S = 15.0  # T; for a member that has told the truth until it was banned
 LIED_S = 60.0  # ... for one that has lied before
+OWN = "by the banned one only"
 TURN_S = 0.05
 PAUSE_S = 1.0  # so long nobody has a turn where somebody still has an effect
 LIES = 100
@@ -122,6 +123,8 @@ async def ousted(seed: int, folder: Path, seals: dict[int, Sealer]) -> float:
             await hold.__aenter__()
             if role == "parked":
                 await hold.__aexit__(None, None, None)
+        async with bad.mutex(OWN, slots=2):  # a name that nobody else has used
+            pass
         if lied:
             await lie(LIES)
         await asyncio.sleep(3 * rng.random())
@@ -134,6 +137,9 @@ async def ousted(seed: int, folder: Path, seals: dict[int, Sealer]) -> float:
         out_s = now() - began
         await lie(LIES)
         bound_s = LIED_S if lied else OUST_S
+        for node in nodes:  # its settings are nobody's any more
+            async with node.mutex(OWN).hold(timeout=bound_s):
+                pass
         await asyncio.sleep(bound_s + 5.0 - (now() - began))
         took_s = max(out_s, turns.troubled_until(began) - began)
         story = (seed, role, names, is_complete, lied, out_s, took_s)

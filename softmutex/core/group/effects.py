@@ -11,7 +11,7 @@ rule that made the first.
     MembersChanged, Silenced, Returned     for every machine of the node          (core/events.py)
     Answer(asker, Reach)                   for the machine that called the roll
     Start, Refuse, Mismatch, Stalled,
-    TakePart                               what becomes of a mutex (`founding.py`)
+    TakePart, GiveUp                       what becomes of a mutex (`founding.py`)
     Unwrap, Double, Say, Drop              for the driver itself
 """
 
@@ -125,6 +125,12 @@ class TakePart(NamedTuple):
     kept: tuple[Received, ...]
 
 
+class GiveUp(NamedTuple):
+    """Somebody uses this mutex by other terms, or is about to, and nobody here uses it: it is to be forgotten."""
+
+    mutex: str
+
+
 class Unwrap(NamedTuple):
     """A sealed frame that came by way of `by`: open it, and tell `Group.relayed` before it is handled."""
 
@@ -172,6 +178,7 @@ GroupEffect: TypeAlias = (
     | Mismatch
     | Stalled
     | TakePart
+    | GiveUp
     | Unwrap
     | Double
     | Say

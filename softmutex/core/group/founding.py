@@ -18,19 +18,21 @@ F2  Of two that ask at once and have asked one and the same third node, at most 
 F3  Answers tell how many members the answerer knows, and who they are (a digest). Where that is not what this node
     knows, whom it names is met and asked, too. (Not where the membership is complete: of two that join one sees the
     other, and asks it.) Who finds it in use asks one of them: a node cannot reach whom it does not know.
-F4  Terms are compared before anything is granted: who has others takes no part.
+F4  Terms are compared before anything is granted: who has others than those who use it takes no part.
 F5  An answer counts for the stage of the inquiry in which it was asked for, a word that was not asked for only if it
     says that the mutex is used.
 F6  What others can make grow is bounded, and forgotten: notes of who asks and who uses, messages kept.
+F7  Who only takes part defends no terms. Where nobody that answers uses it, and some take part by other terms, all are
+    asked anew, and are to give it up: each forgets it before it answers, and is as one that never heard of it (F2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from softmutex.core.events import NOBODY, SECOND, CancelTimer, Instant, NodeId, Received, SetTimer, from_seconds
-from softmutex.core.group.effects import Drop, Mismatch, RefuseMutex, Say, Stalled, Start, TakePart, Tell
+from softmutex.core.group.effects import Drop, GiveUp, Mismatch, RefuseMutex, Say, Stalled, Start, TakePart, Tell
 from softmutex.core.group.inquiry import Inquiry
 from softmutex.core.messages import Describe, Description, Message, Standing
 
@@ -74,6 +76,7 @@ class Founding:
     def __init__(self, group: Group) -> None:
         self._group = group
         self.running: dict[str, Description] = {}  # the terms of the mutexes in which this node takes part
+        self.uses: Callable[[str], bool] = self.running.__contains__  # which of them an application here uses, too
         self._inquiries: dict[str, Inquiry] = {}
         self._introductions: dict[str, Introduction] = {}
         self._by_number: dict[int, str] = {}  # of inquiries and introductions: what their timers are called
@@ -100,6 +103,7 @@ class Founding:
         note = self._note_of(mutex, now)
         if note is not None and note.standing is Standing.KNOWN and note.by in self._group.peers:
             inquiry.pointed(note.by, now)
+        inquiry.is_contested = note is not None and note.standing is Standing.ASKING
         for received in kept:
             self._heard_of(inquiry, received)
         self._advance(inquiry, now)
@@ -119,6 +123,12 @@ class Founding:
         return mutex in self._inquiries
 
     # --- the inquiry ------------------------------------------------------------------------------------------------
+
+    def left(self, gone: Container[NodeId], now: Instant) -> None:
+        """They are members no longer: what was heard of them counts no longer either."""
+        for mutex in [mutex for mutex, note in self._notes.items() if note.by in gone]:
+            del self._notes[mutex]
+        self.look_again(now)
 
     def look_again(self, now: Instant) -> None:
         """Something has changed in the group. Soon, and not inside of what changes it."""
@@ -159,6 +169,8 @@ class Founding:
         inquiry.own_digests[group.company.digest] = None
         inquiry.line_up(group.members, group.peers, group.ego.rng)
         for node in inquiry.whom_to_ask(BATCH_FIRST, BATCH, wait, now):
+            if inquiry.replaces:
+                group.put(Tell(node, inquiry.mutex, self._say(inquiry.terms, Standing.ASKING, group.ego.id)))
             group.put(Tell(node, inquiry.mutex, Describe(True, inquiry.stage)))
             if inquiry.is_overdue(node):
                 group.suspect(node, now)
@@ -191,8 +203,12 @@ class Founding:
         if silent and inquiry.when_isolated != "proceed" and 2 * answered <= len(group.members):
             self._stall(inquiry, self._name_silent(silent, answered))
             return False
+        if inquiry.others_terms and not inquiry.replaces and not inquiry.takes_part:
+            inquiry.replace(self._draw(), now)
+            self.look_again(now)
+            return False
         self._tell_who_is_missing(inquiry.mutex, silent)
-        self._conclude(inquiry, NOBODY, now)
+        self._conclude(inquiry, inquiry.takes_part, now)
         return True
 
     def _stall(self, inquiry: Inquiry, why: str) -> None:
@@ -274,7 +290,9 @@ class Founding:
             group.put(Drop("undescribed"))
 
     def _heard_of(self, inquiry: Inquiry, received: Received) -> None:
-        """Whoever speaks of a mutex to its machine uses it."""
+        """Whoever speaks of a mutex to its machine uses it, or takes part by terms that are not known to be others."""
+        if received.sender in inquiry.others_terms:
+            return
         inquiry.used(received.sender, is_compared=False)
         if len(inquiry.kept) < KEPT_MAX:
             inquiry.kept = (*inquiry.kept, received)
@@ -307,7 +325,7 @@ class Founding:
         inquiry = self._inquiries.get(mutex)
         note = self._note_of(mutex, now)
         if mutex in self.running:
-            said = self._say(self.running[mutex], Standing.KNOWN, me)
+            said = self._of_running(mutex)
         elif inquiry is not None:
             said = self._say(inquiry.terms, Standing.ASKING, me)
         elif note is not None and note.by != sender:
@@ -331,10 +349,9 @@ class Founding:
         if inquiry is not None:
             self._on_answer(inquiry, sender, said, now)
         elif mutex in self.running:
-            difference = said.algorithm and differs(self.running[mutex], said)
-            if difference:
-                self._group.put(Mismatch(mutex, sender, difference))
-        elif mutex in self._introductions and said.algorithm:
+            if said.algorithm and (difference := differs(self.running[mutex], said)):
+                self._on_other_terms(mutex, sender, said, difference, now)
+        elif mutex in self._introductions and said.algorithm and not self._is_given_up(mutex, said, now):
             introduction = self._introductions.pop(mutex)
             del self._by_number[introduction.number]
             self._group.put(CancelTimer(("introduction", introduction.number)))
@@ -343,17 +360,43 @@ class Founding:
         elif said.standing is Standing.KNOWN:
             self._note(mutex, Standing.KNOWN, said.by or sender, now + KNOWN_FOR)
 
+    def _on_other_terms(self, mutex: str, sender: NodeId, said: Description, difference: str, now: Instant) -> None:
+        """F7. `said.by` is NOBODY where it is not used there either."""
+        group = self._group
+        if self.uses(mutex):
+            if not said.by:
+                group.put(Tell(sender, mutex, self._of_running(mutex)))
+            elif said.standing is Standing.KNOWN:
+                group.put(Mismatch(mutex, sender, difference))
+        elif said.by:
+            del self.running[mutex]
+            known_for = KNOWN_FOR if said.standing is Standing.KNOWN else ASKING_FOR
+            self._note(mutex, said.standing, sender, now + known_for)
+            group.put(GiveUp(mutex))
+
+    def _is_given_up(self, mutex: str, said: Description, now: Instant) -> bool:
+        """This node gave it up, since somebody is about to run it otherwise, and it is told how it was run before."""
+        note = self._note_of(mutex, now)
+        return said.standing is not Standing.KNOWN or (not said.by and note is not None)
+
     def _on_answer(self, inquiry: Inquiry, sender: NodeId, said: Description, now: Instant) -> None:
         group = self._group
         if said.digest and said.digest != group.company.digest:
             inquiry.knows_others, inquiry.their_digest = sender, said.digest
         if said.standing is Standing.KNOWN:
-            if said.algorithm and (difference := differs(inquiry.terms, said)):
+            difference = said.algorithm and differs(inquiry.terms, said)
+            if difference and not said.by:
+                if said.stage == inquiry.stage and not inquiry.stands_back:
+                    inquiry.rests(sender, said.digest)
+            elif difference:
                 del self._inquiries[inquiry.mutex]
                 self._end(inquiry)
                 group.put(RefuseMutex(inquiry.mutex, sender, difference))
                 return
-            if said.algorithm:
+            elif said.algorithm and not said.by and inquiry.is_contested:
+                inquiry.takes_part = sender
+                inquiry.answered(sender, said.digest)
+            elif said.algorithm:
                 inquiry.used(sender, is_compared=True)
             else:
                 inquiry.answered(sender, said.digest)
@@ -363,9 +406,11 @@ class Founding:
         elif said.stage != inquiry.stage or inquiry.stands_back:
             return
         elif said.standing is Standing.ASKING and said.by < group.ego.id:
+            inquiry.is_contested = True
             self._stand_back(inquiry, said.by, now)
         else:
             inquiry.answered(sender, said.digest)
+            inquiry.is_contested = inquiry.is_contested or said.standing is Standing.ASKING
             if said.standing is Standing.ASKING and said.by not in (group.ego.id, sender):
                 inquiry.rivalled(said.by, now + group.alone_after, group.peers)
                 self._meet(said.by, sender, now)
@@ -384,6 +429,10 @@ class Founding:
             self._group.rosters.ask(teller, now)
 
     # --- how --------------------------------------------------------------------------------------------------------
+
+    def _of_running(self, mutex: str) -> Description:
+        """By nobody: it only takes part."""
+        return self._say(self.running[mutex], Standing.KNOWN, self._group.ego.id if self.uses(mutex) else NOBODY)
 
     def _say(self, terms: Description, standing: Standing, by: NodeId) -> Description:
         return terms._replace(standing=standing, stage=0, by=by)

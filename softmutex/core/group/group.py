@@ -247,7 +247,7 @@ class Group:
                 self.suspicion.forget(id, now)
             self.roll_call.left(gone, now)
             self.rosters.left(gone, now)
-            self.founding.look_again(now)
+            self.founding.left(gone, now)
 
     def _leave_behind(self, id: NodeId, now: Instant) -> None:
         """It is a member no longer; should somebody be at its address after all, it is met again."""

@@ -37,6 +37,7 @@ class Inquiry:
         "_queue",
         "_strangers",
         "_waiting",
+        "is_contested",
         "is_stale",
         "is_stalled",
         "kept",
@@ -45,10 +46,13 @@ class Inquiry:
         "min_members",
         "mutex",
         "number",
+        "others_terms",
         "own_digests",
+        "replaces",
         "rivals",
         "stage",
         "stands_back",
+        "takes_part",
         "terms",
         "their_digest",
         "when_isolated",
@@ -75,6 +79,9 @@ class Inquiry:
         self.their_digest = 0  # ... and what it knows
         self.rivals: dict[NodeId, None] = {}  # who asks as well, and may wait for our word
         self.own_digests: dict[int, None] = {}
+        self.others_terms: dict[NodeId, None] = {}  # who takes part by other terms, and does not use it
+        self.replaces = False  # they are asked to give it up
+        self.is_contested = False  # somebody else asks, who may want other terms
         self.stands_back = False
         self.is_stalled = False
         self._is_compared = False  # the terms of who uses it are ours
@@ -85,6 +92,7 @@ class Inquiry:
     def _begin(self, stage: int, now: Instant) -> None:
         self.stage = stage
         self.is_stale = True  # the members have changed since the queue was made
+        self.takes_part: NodeId = NOBODY  # somebody who does not use it, by our terms
         self._begun_at = now
         self._queue: list[NodeId] = []
         self._waiting: dict[NodeId, Asked] = {}
@@ -95,7 +103,13 @@ class Inquiry:
 
     def resume(self, stage: int, now: Instant) -> None:
         """Whoever stood back asks anew: what was answered before counts no longer."""
-        self.stands_back = False
+        self.stands_back = self.replaces = False
+        self.others_terms.clear()
+        self._begin(stage, now)
+
+    def replace(self, stage: int, now: Instant) -> None:
+        """Nobody uses it: all are asked anew, and are to give up what they have."""
+        self.replaces = True
         self._begin(stage, now)
 
     # --- asking -----------------------------------------------------------------------------------------------------
@@ -153,6 +167,12 @@ class Inquiry:
         self._strangers.pop(sender, None)
         if sender == self.known_by and not self._is_compared:
             self.known_by = NOBODY  # what others said of it is no longer so
+
+    def rests(self, sender: NodeId, digest: int) -> None:
+        """It takes part by other terms, and does not use it. Who was asked to give it up is asked once more."""
+        self.others_terms[sender] = None
+        if not self.replaces:
+            self.answered(sender, digest)
 
     def used(self, by: NodeId, *, is_compared: bool) -> None:
         """It uses it. `is_compared`: by the same terms."""
