@@ -172,7 +172,9 @@ class Tasks(Generic[TaskHold]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await take_own(self._entered, self._me()).__aexit__(kind, error, traceback)
+        entered = self._entered
+        own = entered.pop()[1] if len(entered) == 1 else take_own(entered, self._me())
+        await own.__aexit__(kind, error, traceback)
 
     def hold(self, timeout: float | Unset | None = UNSET) -> TaskHolding[TaskHold]:
         """`async with mutex.hold(timeout=30) as hold`. None: wait for ever; 0: try; not given: as the mutex is set."""

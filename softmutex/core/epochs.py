@@ -9,7 +9,8 @@ it, one by one. It only keeps room above.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from softmutex.core.events import SECOND, Instant
@@ -18,12 +19,12 @@ from softmutex.core.messages import Message
 SLACK_S: Final = 1 << 36  # two thousand years
 EPOCHS: Final = frozenset({"epoch", "ballot"})  # what such fields are called, in any message
 
-_Find = Callable[[Any], Iterator[int]]
+_Find = Callable[[Any], int]  # the highest epoch in such a value; 0 where there is none
 
 
 def is_possible(message: Message, now: Instant) -> bool:
     find = _FINDERS[type(message)]
-    return find is None or max(find(message), default=0) <= now // SECOND + SLACK_S
+    return find is None or find(message) <= now // SECOND + SLACK_S
 
 
 class _Finders(dict[Any, "_Find | None"]):
@@ -47,24 +48,24 @@ def _finder(kind: Any) -> _Find | None:
     if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")):
         return None
     hints = get_type_hints(kind)
-    own = [at for at, name in enumerate(kind._fields) if name in EPOCHS and hints[name] is int]
+    own: list[_Find] = [itemgetter(at) for at, name in enumerate(kind._fields) if name in EPOCHS and hints[name] is int]
     inside = [(at, find) for at, name in enumerate(kind._fields) if (find := _FINDERS[hints[name]]) is not None]
-    return _of_record(own, inside) if own or inside else None
+    return _highest([*own, *(_inside(at, find) for at, find in inside)])
 
 
 def _each(inner: _Find | None) -> _Find | None:
-    return None if inner is None else lambda items: (epoch for item in items for epoch in inner(item))
+    return None if inner is None else lambda items: max(map(inner, items), default=0)
 
 
 def _if_any(inner: _Find | None) -> _Find | None:
-    return None if inner is None else lambda value: iter(()) if value is None else inner(value)
+    return None if inner is None else lambda value: 0 if value is None else inner(value)
 
 
-def _of_record(own: Sequence[int], inside: Sequence[tuple[int, _Find]]) -> _Find:
-    def find(record: Any) -> Iterator[int]:
-        for at in own:
-            yield record[at]
-        for at, inner in inside:
-            yield from inner(record[at])
+def _inside(at: int, inner: _Find) -> _Find:
+    return lambda record: inner(record[at])
 
-    return find
+
+def _highest(finders: Sequence[_Find]) -> _Find | None:
+    if len(finders) < 2:
+        return finders[0] if finders else None
+    return lambda record: max(find(record) for find in finders)

@@ -71,9 +71,6 @@ class MutexCounts:
         self.cancelled = 0
         self.overruns = 0
         self.lost = 0
-        self.facts: dict[str, int] = {}
+        self.facts: dict[FactKind, int] = {}
         self.sent: dict[str, int] = {}
         self.received: dict[str, int] = {}
-
-    def note(self, kind: FactKind) -> None:
-        self.facts[kind.value] = self.facts.get(kind.value, 0) + 1

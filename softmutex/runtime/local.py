@@ -282,9 +282,11 @@ class LocalMutex:
         self.node.handle(self, Fired(timer))
 
     def note(self, note: Note) -> None:
-        self.counts.note(note.kind)
-        if note.kind is not FactKind.HANDED_OVER:  # of which there may be thousands a second
-            self.log.debug("%s on %s: %s %s", self.name, self.node.name, note.kind.value, note.detail)
+        facts = self.counts.facts
+        facts[note.kind] = facts.get(note.kind, 0) + 1
+        if note.kind is FactKind.HANDED_OVER:  # of which there may be thousands a second
+            return
+        self.log.debug("%s on %s: %s %s", self.name, self.node.name, note.kind.value, note.detail)
         match note.kind:
             case FactKind.ISOLATED:
                 self._be_isolated()
@@ -398,7 +400,7 @@ class LocalMutex:
             wait_max=to_seconds(self.waited.max_ns),
             hold_total=to_seconds(self.held.total_ns),
             hold_max=to_seconds(self.held.max_ns),
-            facts=dict(counts.facts),
+            facts={kind.value: count for kind, count in counts.facts.items()},
             sent=dict(counts.sent),
             received=dict(counts.received),
             overlaps=self.overlaps.seen(),

@@ -121,7 +121,8 @@ class SoftMutex(MutexBase, Tasks[Hold]):
         if crossing is None or crossing.application is not loop or not crossing.node.is_open:
             crossing = self._cross(loop)
         limit_s = limit_of(timeout, crossing.plan.policy.timeout_s)
-        await let_others_speak(crossing)
+        for _ in range(turns_for_others(crossing)):
+            await asyncio.sleep(0)
         return await wait_for(crossing, limit_s)
 
     async def _acquire_on_a_node_of_its_own(self, timeout: float | Unset | None, loop: Loop) -> Hold:
@@ -173,8 +174,7 @@ class SoftMutex(MutexBase, Tasks[Hold]):
 
 async def wait_for(crossing: Crossing, limit_s: float | None) -> Hold:
     """Asks, and waits for what comes of it."""
-    bodies = nesting.of_tasks.get(asyncio.current_task())  # type: ignore[arg-type]
-    if bodies:
+    if nesting.of_tasks and (bodies := nesting.of_tasks.get(asyncio.current_task())):  # type: ignore[arg-type]
         nesting.check(bodies, "task", crossing, limit_s)
     hold = Hold(crossing, limit_s)
     observers = crossing.node.observers
@@ -185,7 +185,7 @@ async def wait_for(crossing: Crossing, limit_s: float | None) -> Hold:
     crossing.ask(hold)
     if hold._progress is Progress.WAITING or not crossing.is_near:
         if hold._granted is None:
-            hold._granted = asyncio.get_running_loop().create_future()
+            hold._granted = crossing.node.loop.create_future()
         try:
             await hold._granted
         except BaseException:
@@ -201,16 +201,17 @@ async def wait_for(crossing: Crossing, limit_s: float | None) -> Hold:
     return hold
 
 
-async def let_others_speak(crossing: Crossing) -> None:
-    """After a release others come before this node asks again: a loop of nothing but `async with mutex: ...` would
-    starve them. What they have sent may be in the socket: it takes turns of the loop until that is handled. Or it was
-    not sent yet, for their process waits for the core that this one is on: so where a mutex is contended, the kernel is
-    told that they may have it. Without that, two processes of a busy host took turns of 5 ms instead of 0.5 ms."""
-    local = crossing.node.mutexes.get(crossing.plan.name)
+def turns_for_others(crossing: Crossing) -> int:
+    """Turns of the loop. After a release others come before this node asks again: a loop of nothing but `async with
+    mutex: ...` would starve them. What they have sent may be in the socket: it takes turns of the loop until that is
+    handled. Or it was not sent yet, for their process waits for the core that this one is on: so where a mutex is
+    contended, the kernel is told that they may have it. Without that, two processes of a busy host took turns of 5 ms
+    instead of 0.5 ms."""
+    node = crossing.node
+    local = node.mutexes.get(crossing.plan.name)
     if local is not None:
         if not local.machine.may_take_again():
-            return  # others have it already
-        if crossing.node.now() - local.heard_at < CONTENDED:
+            return 0  # others have it already
+        if node.now() - local.heard_at < CONTENDED:
             os.sched_yield()
-    for _ in range(crossing.node.turns_to_hear):
-        await asyncio.sleep(0)
+    return node.turns_to_hear

@@ -368,7 +368,8 @@ class Sealer(_Door):
             is_bare = number == counter and self.vouching is not None and self.vouching.demands_proof(sender)
             if not is_bare and not self.replays.is_new(sender, counter):
                 return self._replayed(data, key, sender, number)
-            cipher = self._cipher_of(key, sender, is_paired=bool(number & PAIRED))
+            cipher = None if number & PAIRED else self._ciphers.get((key, sender))
+            cipher = cipher or self._cipher_of(key, sender, is_paired=bool(number & PAIRED))
             if cipher is None:
                 return self._refuse(Refusal.UNMET, "sealed for two that are strangers here")
             header = data[:HEADER_SIZE]
@@ -439,7 +440,7 @@ class Sealer(_Door):
     ) -> Frame | Refused:
         """It is what it says. `whose`: counters of frames that prove nothing of their sender are kept apart."""
         replays, sender, message = self.replays, frame.sender, frame.message
-        if not replays.is_new(whose, counter):
+        if whose != sender and not replays.is_new(whose, counter):  # of the others that was the first question
             return self._refuse(Refusal.REPLAYED, "opened before, or older than all that is remembered")
         if frame.receiver == self.me and whose == sender and replays.must_prove(sender):
             if is_opening(message):

@@ -170,7 +170,7 @@ def describe_mutex(mutex: LocalMutex, now: Instant) -> dict[str, Any]:
         "timeouts": mutex.counts.timeouts,
         "overruns": mutex.counts.overruns,
         "lost": mutex.counts.lost,
-        "facts": dict(mutex.counts.facts),
+        "facts": {kind.value: count for kind, count in mutex.counts.facts.items()},
     }
 
 

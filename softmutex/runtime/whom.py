@@ -81,6 +81,8 @@ def shown_past(local: LocalMutex, now: Instant) -> list[dict[str, Any]]:
 
 def cut(text: str, most: int) -> str:
     """So many bytes of UTF-8 at most."""
+    if len(text) <= most and text.isascii():
+        return text
     return text.encode()[:most].decode(errors="ignore")
 
 
