@@ -50,6 +50,9 @@ MODULES_OF = {
     "registry": ["softmutex_adapters.registry.command", "softmutex_adapters.registry.sqlite_store", "uvloop"],
     "doctor": ["softmutex.cli.doctor"],
     "init": ["softmutex.cli.init"],
+    "identity": ["softmutex_adapters.registry.identity_command"],
+    "ban": ["softmutex_adapters.registry.ban_command"],
+    "registry+http": ["softmutex_adapters.memberships.registry", "aiohttp"],
 }
 IS_POSSIBLE = sys.platform.startswith("linux")
 OF_US = (
@@ -112,7 +115,7 @@ def preparation() -> Preparation:
 
 
 class Popen(subprocess.Popen[Any]):
-    """Of `softmutex ...` or `python FILE ...`; of anything else as ever."""
+    """Of `softmutex ...`, `python FILE ...` or `python -c CODE ...`; of anything else as ever."""
 
     def _execute_child(self, *arguments: Any) -> None:
         start = super()._execute_child  # type: ignore[misc]
@@ -166,11 +169,7 @@ UNUSUAL = ("executable", "preexec_fn", "pass_fds", "startupinfo", "shell", "gid"
 def is_simple(program: Sequence[str], given: Mapping[str, Any]) -> bool:
     if not IS_POSSIBLE or not {*PIPES, *UNUSUAL, "cwd", "env", "umask", "process_group"} <= given.keys():
         return False
-    if (
-        not program
-        or not Path(program[0]).is_absolute()
-        or not (program[0] == str(SOFTMUTEX) or program[0][-3:] == ".py")
-    ):
+    if not program or not (is_code(program) or (Path(program[0]).is_absolute() and is_ours(program[0]))):
         return False
     environ = os.environ if given["env"] is None else given["env"]
     differ = {name for name in {*environ, *os.environ} if environ.get(name) != os.environ.get(name)}
@@ -180,13 +179,25 @@ def is_simple(program: Sequence[str], given: Mapping[str, Any]) -> bool:
     return given["close_fds"] and given["umask"] == -1 and not any(given[name] for name in UNUSUAL)
 
 
-def run(words: Sequence[Any], *, timeout: float = 100.0, check: bool = False, **options: Any) -> Any:
+def is_code(program: Sequence[str]) -> bool:
+    return program[0] == "-c" and len(program) > 1
+
+
+def is_ours(file: str) -> bool:
+    return file == str(SOFTMUTEX) or file.endswith(".py")
+
+
+def run(
+    words: Sequence[Any], *, timeout: float = 100.0, check: bool = False, input: str | None = None, **options: Any
+) -> Any:
     """As `subprocess.run`."""
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
     if options.pop("capture_output", False):
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with Popen(words, **options) as process:
         try:
-            out, err = process.communicate(timeout=timeout)
+            out, err = process.communicate(input, timeout=timeout)
         except BaseException:
             process.kill()
             raise
@@ -215,6 +226,11 @@ def exactly(control: socket.socket, size: int) -> bytes:
     return text
 
 
+def which(words: Sequence[str]) -> str:
+    """The command; of code, the scheme of the URL that it is given."""
+    return " ".join(words[2:3]).partition(":")[0] if is_code(words) else " ".join(words[1:2])
+
+
 def wait_for_orders(control: socket.socket) -> dict[str, Any] | None:
     """Returns an order in the process that follows it; None where there are no more."""
     while True:
@@ -223,7 +239,7 @@ def wait_for_orders(control: socket.socket) -> dict[str, Any] | None:
             return None
         size = int.from_bytes(head + exactly(control, HEAD - len(head)))
         order: dict[str, Any] = json.loads(exactly(control, size))
-        import_all(MODULES_OF.get(" ".join(order["words"][1:2]), []))
+        import_all(MODULES_OF.get(which(order["words"]), []))
         said, says = os.pipe()
         middle = os.fork()
         if middle == 0:
@@ -286,7 +302,11 @@ def main() -> None:
             control.detach()
     if order is not None:
         sys.argv = list(order["words"])
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        if is_code(sys.argv):
+            code = sys.argv.pop(1)
+            exec(code, {"__name__": "__main__", "__builtins__": __builtins__})
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":

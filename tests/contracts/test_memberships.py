@@ -13,6 +13,7 @@ from softmutex_adapters.memberships.static import StaticMembership
 
 from softmutex.ports import Member, Membership
 from softmutex.testing import MembershipContract, MemoryNetwork
+from tests import prepared
 
 
 class TestMemory(MembershipContract):
@@ -74,7 +75,7 @@ asyncio.run(main())
 
 def join_in_another_process(base: Path, group: str, me: Member) -> Callable[[], None]:
     command = [sys.executable, "-c", JOIN_AND_WAIT, str(base), group, me.address, str(me.id)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    process = prepared.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
     with process.stdout as answers:
         assert answers.readline() == b"joined\n"

@@ -112,7 +112,7 @@ asyncio.run(main())
 
 def join_in_another_process(url: str, me: Member) -> Callable[[], None]:
     command = [sys.executable, "-c", JOIN_AND_WAIT, url, me.address, str(me.id)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    process = prepared.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
     with process.stdout as answers:
         assert answers.readline() == b"joined\n"

@@ -5,8 +5,6 @@ import contextlib
 import json
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 from softmutex_adapters.memberships.registry import RegistryMembership
 
 from softmutex.ports import Member
+from tests import prepared
 from tests.registry.inside import body, lease, until
 from tests.registry.serving import Served
 
@@ -118,8 +117,8 @@ async def test_after_the_store_is_lost_or_set_back_all_are_in_again_and_nobody_w
 
 
 def ends(*options: str, cwd: Path) -> tuple[int, str]:
-    command = [sys.executable, "-c", "import sys; from softmutex.cli import main; sys.exit(main())", "registry"]
-    run = subprocess.run([*command, *options], cwd=cwd, capture_output=True, text=True, timeout=100)
+    command = [str(prepared.SOFTMUTEX), "registry"]
+    run = prepared.run([*command, *options], cwd=cwd, capture_output=True, text=True, timeout=100)
     return run.returncode, run.stderr
 
 

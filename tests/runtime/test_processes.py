@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests import prepared
+
 WORKER = """
 import asyncio, json, sys, time
 from softmutex import Node
@@ -52,7 +54,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 class Worker:
     def __init__(self, directory: Path, script: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = prepared.Popen(
             [sys.executable, "-c", WORKER, str(directory), script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,13 @@ from softmutex import Node
 from softmutex.runtime import keyfile
 from softmutex.runtime.identity import proof_text, read_certificate
 from softmutex.runtime.sealing import read_keys
+from tests import prepared
 from tests.registry.inside import Inside, inside, until
 from tests.registry.serving import Served
 
 KEY = bytes(range(32))
 JOIN, ADMIN = "j" * 20, "a" * 20
 AS_MEMBER, AS_ADMIN = ({"Authorization": f"Bearer {token}"} for token in (JOIN, ADMIN))
-SOFTMUTEX = Path(sys.executable).with_name("softmutex")
 Told = dict[str, Any]
 
 
@@ -212,10 +210,10 @@ class Site:
 
     def run(self, *words: str, as_admin: bool = True, code: int = 0, given: str = "") -> str:
         url = self.served.url("lab", token_file=self.folder / "join", public_key=self.served.public_key)
-        environ = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "SOFTMUTEX_AUTHORITY": url}
+        environ = {**os.environ, "HOME": str(self.folder), "SOFTMUTEX_AUTHORITY": url}
         flags = ["--token-file", str(self.folder / "admin")] if as_admin else []
-        command = [str(SOFTMUTEX), *words, *flags]
-        run = subprocess.run(
+        command = [str(prepared.SOFTMUTEX), *words, *flags]
+        run = prepared.run(
             command, env=environ, cwd=self.folder, capture_output=True, text=True, timeout=100, input=given
         )
         assert run.returncode == code, run.stdout + run.stderr
@@ -259,9 +257,9 @@ def test_what_cannot_work_says_why(tmp_path: Path):
         assert "between one second and 30 days" in site.run("identity", "invite", "x", "--for", "99d", code=64)
     finally:
         site.served.stop()
-    command = [SOFTMUTEX, "ban", "--list"]
-    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    run = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    command = [prepared.SOFTMUTEX, "ban", "--list"]
+    environ = {**os.environ, "HOME": str(tmp_path)}
+    run = prepared.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert (run.returncode, "which registry?" in run.stderr) == (64, True)
 
 

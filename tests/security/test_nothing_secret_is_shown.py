@@ -5,8 +5,6 @@ import json
 import logging
 import os
 import pkgutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +14,9 @@ from softmutex import Node, plugins
 from softmutex.core.errors import ConfigError
 from softmutex.testing import MemoryNetwork
 from softmutex.urls import without_secrets
+from tests import prepared
 from tests.runtime.group import node_on, until
 
-SOFTMUTEX = Path(sys.executable).with_name("softmutex")
 SECRET = "s3cret-word"
 URL = f"redis://somebody:{SECRET}@127.0.0.1:1/lab"
 
@@ -61,15 +59,17 @@ def test_a_url_is_shown_without_its_secrets(url: str, shown: str):
     ids=lambda command: " ".join(command[:3]),
 )
 def test_no_command_shows_a_password(tmp_path: Path, command: list[str]):
-    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SOFTMUTEX_MEMBERSHIP": URL, "SOFTMUTEX_AGENT": "off"}
-    run = subprocess.run([SOFTMUTEX, *command], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    environ = {**os.environ, "HOME": str(tmp_path), "SOFTMUTEX_MEMBERSHIP": URL, "SOFTMUTEX_AGENT": "off"}
+    run = prepared.run(
+        [prepared.SOFTMUTEX, *command], env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
     assert SECRET not in run.stdout + run.stderr, run.stdout + run.stderr
 
 
 def test_a_store_that_cannot_be_opened_is_named_without_its_password(tmp_path: Path):
-    command = [SOFTMUTEX, "registry", "--listen", "127.0.0.1:0", "--insecure", "--store"]
+    command = [prepared.SOFTMUTEX, "registry", "--listen", "127.0.0.1:0", "--insecure", "--store"]
     for store in (f"redis://u:{SECRET}@127.0.0.1:1/0", f"redis://u:{SECRET}@h:x/0", f"mysql://u:{SECRET}@h/0"):
-        run = subprocess.run([*command, store], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        run = prepared.run([*command, store], cwd=tmp_path, capture_output=True, text=True)
         assert run.returncode in (64, 69)
         assert SECRET not in run.stdout + run.stderr, run.stderr
 

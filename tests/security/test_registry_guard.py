@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import aiohttp
@@ -14,6 +13,7 @@ from softmutex_adapters.registry.command import names_in
 from softmutex_adapters.registry.guard import Hosts, source_of
 from softmutex_adapters.registry.tokens import Right, Tokens
 
+from tests import prepared
 from tests.adapters.certificates import make_certificates
 from tests.registry.inside import Inside, body, inside, until
 from tests.registry.serving import Served
@@ -198,9 +198,9 @@ async def stream(registry: Inside):
 
 
 def first_lines(folder: Path, *options: str) -> list[str]:
-    command = [sys.executable, "-c", "import sys; from softmutex.cli import main; sys.exit(main())", "registry"]
+    command = [str(prepared.SOFTMUTEX), "registry"]
     command += ["--listen", "127.0.0.1:0", "--store", f"sqlite:{folder}/registry.db", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd="/") as process:
+    with prepared.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd="/") as process:
         assert process.stdout is not None
         said = []
         for line in process.stdout:
@@ -256,9 +256,9 @@ def test_files_that_others_can_read_or_that_hold_nothing_are_refused(
     (tmp_path / name).touch(0o600)
     (tmp_path / name).write_text(content)
     (tmp_path / name).chmod(mode)
-    command = [sys.executable, "-c", "import sys; from softmutex.cli import main; sys.exit(main())", "registry"]
+    command = [str(prepared.SOFTMUTEX), "registry"]
     command += ["--listen", "127.0.0.1:0"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    run = prepared.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert run.returncode == 64
     assert said in run.stderr and str(name) in run.stderr
 
@@ -266,9 +266,9 @@ def test_files_that_others_can_read_or_that_hold_nothing_are_refused(
 def test_two_registries_of_one_store_sign_with_one_key_or_the_second_does_not_start(tmp_path: Path):
     first_lines(tmp_path)
     (tmp_path / "softmutex-registry.key").unlink()
-    command = [sys.executable, "-c", "import sys; from softmutex.cli import main; sys.exit(main())", "registry"]
+    command = [str(prepared.SOFTMUTEX), "registry"]
     command += ["--listen", "127.0.0.1:0", "--store", f"sqlite:{tmp_path}/registry.db"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    run = prepared.run(command, capture_output=True, text=True, timeout=100)
     assert run.returncode == 69
     assert "--signing-key FILE" in run.stderr
 
