@@ -81,6 +81,7 @@ from softmutex.core.events import (
     SetTimer,
     TimerName,
     Token,
+    new,
 )
 from softmutex.core.messages import Accept, Ask, Commit, Done, Message, Offer, Refuse, Void, Withdraw
 from softmutex.core.patience import Patience
@@ -476,9 +477,11 @@ class Handover:
     # --- both --------------------------------------------------------------------------------------------------------
 
     def find(self, token: Token) -> Outgoing | None:
-        for outgoing in self.outgoing.values():
-            if outgoing.token.key == token.key:
-                return outgoing
+        if self.outgoing:
+            key = token.key
+            for outgoing in self.outgoing.values():
+                if outgoing.token.key == key:
+                    return outgoing
         return None
 
     def fresh_nonce(self) -> int:
@@ -494,4 +497,4 @@ class Handover:
 
 
 def _hopped(token: Token) -> Token:
-    return Token._make((*token[:_HOP], token.hop + 1, *token[_HOP + 1 :]))  # half the price of `_replace`
+    return new(Token, (*token[:_HOP], token.hop + 1, *token[_HOP + 1 :]))  # a third of the price of `_replace`

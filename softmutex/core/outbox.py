@@ -19,11 +19,10 @@ from softmutex.core.events import (
     SetTimer,
     TimerName,
     Token,
+    new,
 )
 from softmutex.core.machine import Setup
 from softmutex.core.messages import Message
-
-new = tuple.__new__  # a tuple with names, without the detour over them
 
 
 class Outbox:

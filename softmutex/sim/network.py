@@ -116,7 +116,9 @@ class Network:
         return self.travel(node.id, to)
 
     def is_cut(self, sender: NodeId, to: NodeId) -> bool:
-        return any(cut(sender, to) for cut in self.cuts) or (sender, to) in self.dead
+        if self.cuts and any(cut(sender, to) for cut in self.cuts):
+            return True
+        return (sender, to) in self.dead
 
     def travel(self, sender: NodeId, to: NodeId) -> list[Duration]:
         """The same of anything that nobody intercepts."""

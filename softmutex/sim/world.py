@@ -55,6 +55,7 @@ from softmutex.core.events import (
     Suspect,
     TimerName,
     Withdrawn,
+    new,
 )
 from softmutex.core.laws import Law
 from softmutex.core.machine import Algorithm, Setup
@@ -71,8 +72,6 @@ from softmutex.sim.tally import EPOCH, Tally
 
 TO_CANCEL = SECOND // 1000  # how long an application takes to end A when it is told
 STORM = 5_000  # messages and timers on their way, for each node: more than that never ends
-
-new = tuple.__new__  # a tuple with names, without the detour over them
 
 
 def kind_of(name: TimerName) -> str:

@@ -29,6 +29,7 @@ from softmutex.core.events import (
     Suspect,
     Ticket,
     Token,
+    new,
 )
 from softmutex.core.machine import Setup, WhenIsolated
 from softmutex.core.outbox import Outbox
@@ -66,7 +67,8 @@ def gives_way(own: Place, place: Place, came: Place) -> bool:
 
 
 def place_of(token: Token, holder: NodeId) -> Place:
-    return Place(token.slot, token.epoch, token.stamp, token.id, token.hop, holder)
+    epoch, stamp, id, hop, slot, *_ = token
+    return new(Place, (slot, epoch, stamp, id, hop, holder))
 
 
 class Context(Outbox):
@@ -128,7 +130,7 @@ class Context(Outbox):
     @property
     def alone(self) -> bool:
         members = self.members
-        return len(members) == 0 or (len(members) == 1 and members[0] == self.me)
+        return len(members) < 2 and (not members or members[0] == self.me)
 
     def ring(self) -> Sequence[NodeId]:
         """The members from the resource's spot on, at most `NEAR`. Found in O(log N), nobody has to agree on it."""
@@ -264,8 +266,10 @@ class Context(Outbox):
         if not 0 <= place.slot < self.options.slots:
             return False
         known = self.best.get(place.slot)
-        if known is not None and rank(known) >= rank(place):
-            return False
+        if known is not None:
+            of_one = known[1:4] == place[1:4]  # mostly it is one token that moves
+            if known.hop >= place.hop if of_one else rank(known) >= rank(place):
+                return False
         self.best[place.slot] = place
         self.learned_at[place.slot] = self.now
         self.learned_from[place.slot] = said_by
@@ -274,7 +278,7 @@ class Context(Outbox):
     def outranked(self, token: Token) -> Place | None:
         """A sighting of another token that this one has to give way to."""
         known = self.best.get(token.slot)
-        if known is None or (known.epoch, known.stamp, known.id) == token[:3]:
+        if known is None or known[1:4] == token[:3]:
             return None
         return known if rank(known) > rank(place_of(token, self.me)) else None
 
@@ -291,7 +295,8 @@ class Context(Outbox):
     @property
     def slack(self) -> Duration:
         """How much later than it is due a beat may come."""
-        return max(SLACK, min(4 * self.rto, SLACK_MOST))
+        slack = 4 * self.rto
+        return SLACK if slack < SLACK else min(slack, SLACK_MOST)
 
     def late_answer(self, since: Instant) -> None:
         """To a question that was repeated: whose answer it is nobody knows (Karn), but patience was too short."""

@@ -162,7 +162,8 @@ class OverlapEvidence:
 
     def begin(self, token: Token, place: Place, sender: NodeId) -> Visit:
         """A token is here: from `sender`, or made here."""
-        before = None if sender == NOBODY else place._replace(hop=max(0, place.hop - 1), holder=sender)
+        slot, epoch, stamp, id, hop, _ = place
+        before = None if sender == NOBODY else Place(slot, epoch, stamp, id, max(0, hop - 1), sender)
         visit = Visit(token, place, before, self.context.now)
         self.visits.append(visit)
         return visit

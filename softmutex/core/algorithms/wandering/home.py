@@ -323,6 +323,8 @@ class Home:
     def _next(self, count: int, holder: NodeId = NOBODY) -> tuple[Ticket, ...]:
         """First come, first served; the late ones when nobody else waits. Not `holder`, where a node may use several:
         it would wait for its own turn to end."""
+        if not self.ready and not self.late:
+            return ()
         but = holder if self.context.options.each > 1 else NOBODY
         out: list[Ticket] = []
         for register in (self.ready, self.late):
@@ -471,8 +473,8 @@ class Home:
 
     def _follow(self, post: TokenPost, place: Place, has: tuple[Ticket, ...]) -> None:
         lost = post.follow(place, has, all_of_them=self.context.home == self.context.me or not post.second)
-        there = (place.holder, self.context.me, *post.lent, *self.context.gone)
         if lost:
+            there = (place.holder, self.context.me, *post.lent, *self.context.gone)
             self.ready = {**{node: lost[node] for node in lost if node not in there}, **self.ready}
 
     def seen(self, sender: NodeId, seen: Seen) -> None:

@@ -143,8 +143,9 @@ class Wandering(Algorithm):
             self.handover.stand(request)
         if here.leaving:
             self._try_to_depart()
-        if here.by_slot:
-            self._check()
+        for slot, held in here.by_slot.items():
+            if held.token.slot != slot or (held.giving and held.using is not None):  # `tokens.S2`
+                raise InvariantBreach(f"node {context.me}: {held.token} is given away while A runs with it")
         return context.out
 
     def _handle(self, event: Event) -> None:
@@ -251,7 +252,7 @@ class Wandering(Algorithm):
     def _passing(self, sender: NodeId, message: Message) -> None:
         accept = isinstance(message, Offer) and self._welcome(sender, message)
         outcome = self.handover.received(sender, message, self.context.now, self.context.out, accept)
-        if isinstance(message, Offer | Commit) and not accept and not isinstance(outcome, Taken):
+        if not accept and isinstance(message, (Commit, Offer)) and not isinstance(outcome, Taken):
             self.ahead.refused(message.token)
         if outcome is not None:
             self._outcome(outcome)
@@ -465,13 +466,7 @@ class Wandering(Algorithm):
         for place in self.evidence.last_seen():
             self.context.post(self.context.heir, Bequest(place, ()))
 
-    # --- what it shows and checks ------------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        """`tokens.S2`, at the end of each event: a hold has one token, and a token that is given away is not in use."""
-        for slot, held in self.here.by_slot.items():
-            if held.token.slot != slot or (held.giving and held.using is not None):
-                raise InvariantBreach(f"node {self.context.me}: {held.token} is given away while A runs with it")
+    # --- what it shows -----------------------------------------------------------------------------------------------
 
     def may_take_again(self) -> bool:
         """A token is here that is not on its way to somebody else."""

@@ -32,10 +32,15 @@ class Precedence:
     def take(self, those: dict[int, int], but: int = 0) -> tuple[int, int]:
         """The first of them, not `but`. Of whom no due time is known had been at the head, and was given back."""
         able = (each for each in those if each != but)
-        who = min(able, key=lambda each: (each in self.due, self.due.get(each, 0))) if self.due else next(able)
-        self.due.pop(who, None)
+        if not self.due:
+            who = next(able)
+        else:
+            who = min(able, key=lambda each: (each in self.due, self.due.get(each, 0)))
+            self.due.pop(who, None)
         return who, those.pop(who)
 
     def lead(self, those: Iterable[int], now: Instant) -> Duration:
         """By how much the first of them counts as older than now."""
+        if not self.due:
+            return 0
         return max((now - self.due[who] for who in those if who in self.due), default=0)

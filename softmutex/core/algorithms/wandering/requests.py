@@ -272,8 +272,8 @@ class OwnRequests:
         if self.asked is None:
             raise InvariantBreach(f"node {self.context.me} looks for the token on behalf of nobody")
         wait = AGAIN * self.context.rto << min(self.tries, 4)
-        self.strayed = to != self.context.home
-        self.tries += not self.strayed
         self.home = self.context.home
+        self.strayed = to != self.home
+        self.tries += not self.strayed
         self.context.timer("want", self.context.now + wait)
         self.context.ask(to, Want(self.context.me, self.asked, self.late, steps, ahead), self.credit)

@@ -44,6 +44,7 @@ from softmutex.core.events import (
     NOBODY,
     SECOND,
     Duration,
+    Escort,
     FactKind,
     Grant,
     Instant,
@@ -54,6 +55,7 @@ from softmutex.core.events import (
     Ticket,
     Token,
     escorted,
+    queued,
 )
 from softmutex.core.handover import Handover
 from softmutex.core.machine import pick_other
@@ -126,7 +128,7 @@ class HeldToken:
         """What it takes along: who watches over it, and whether others wait than those in its queue."""
         if watch is not None:
             self.token = escorted(self.token, watch=watch)
-        if more is not None:
+        if more is not None and more != self.token.escort.more:
             self.token = escorted(self.token, more=more)
 
 
@@ -295,6 +297,8 @@ class KeptAhead:
             self.context.give_back(kept[start : start + QUEUE])
 
     def _take(self) -> tuple[Ticket, ...]:
+        if not self.kept:
+            return ()
         kept = tuple(Ticket(*item) for item in self.kept.items())
         self.kept.clear()
         return kept
@@ -350,7 +354,8 @@ class TokenHolder:
     def take(self, token: Token, sender: NodeId) -> None:
         """It is here now: passed on to us, or made here."""
         context = self.context
-        token = token._replace(queue=context.living(token.queue))
+        if token.queue:
+            token = queued(token, context.living(token.queue))
         old = self.here.by_slot.get(token.slot)
         visit = self.evidence.begin(token, place_of(token, context.me), sender)
         if old is not None and self.here.presence(token.slot) is not Presence.PASSING:
@@ -390,10 +395,11 @@ class TokenHolder:
             held.escort(more=True)
         if kept:
             self.context.give_back(self.add(held, kept))
-        first, more = self.home.take_along(len(held.token.queue))
-        self.context.give_back(self.add(held, first))
-        if more:
-            held.escort(more=True)
+        if self.home.somebody_waits:
+            first, more = self.home.take_along(len(held.token.queue))
+            self.context.give_back(self.add(held, first))
+            if more:
+                held.escort(more=True)
 
     def _compare_settings(self, token: Token) -> None:
         known = self.mismatches
@@ -403,13 +409,15 @@ class TokenHolder:
 
     def add(self, held: HeldToken, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
         """Put tickets into the token's queue: no node twice. Those that do not fit are given back."""
+        if not tickets:
+            return ()
         queue = list(held.token.queue)
         nodes = {ticket.node: i for i, ticket in enumerate(queue)}
         for ticket in tickets:  # one that waits already, for a later request by now
             at = nodes.get(ticket.node, -1)
             if at >= 0 and queue[at].request < ticket.request:
                 queue[at] = ticket
-                held.token = held.token._replace(queue=tuple(queue))
+                held.token = queued(held.token, tuple(queue))
         new = [ticket for ticket in self.context.living(tickets) if ticket.node not in nodes]
         strangers: list[Ticket] = []
         if len(queue) + len(new) > QUEUE:  # those whom this node can serve come first
@@ -417,7 +425,7 @@ class TokenHolder:
             queue = [ticket for ticket in queue if ticket not in strangers]
         room = QUEUE - len(queue)
         if new[:room]:
-            held.token = held.token._replace(queue=(*queue, *new[:room]))
+            held.token = queued(held.token, (*queue, *new[:room]))
             self.watch.is_missed(held)
         return (*new[room:], *strangers)
 
@@ -435,14 +443,15 @@ class TokenHolder:
             self.search.doubt(held)
         if held.doubt:
             return
-        queue = self.known_first(held)
-        while queue and queue[0].node == self.context.me:
-            queue = queue[1:]
-            held.token = held.token._replace(queue=queue)
-            if requests.waiting:
-                held.row, held.arrived = 0, self.context.now
-                self.uninvite(held)
-        queue = self.known_first(held)
+        queue = held.token.queue and self.known_first(held)
+        if queue and queue[0].node == self.context.me:
+            while queue and queue[0].node == self.context.me:
+                queue = queue[1:]
+                held.token = queued(held.token, queue)
+                if requests.waiting:
+                    held.row, held.arrived = 0, self.context.now
+                    self.uninvite(held)
+            queue = self.known_first(held)
         hints = self.context.options.hints
         if requests.waiting and self.here.may_use() and ((hints and not queue) or self._row_goes_on(held)):
             self._grant(held)
@@ -516,9 +525,10 @@ class TokenHolder:
         self.invite(held)
         if requests.waiting:
             self.queue_self(held)
-        elif any(ticket.node == self.context.me for ticket in held.token.queue):  # all are served
+        elif held.token.queue:
             queue = tuple(ticket for ticket in held.token.queue if ticket.node != self.context.me)
-            held.token = held.token._replace(queue=queue)
+            if len(queue) < len(held.token.queue):  # all are served
+                held.token = queued(held.token, queue)
 
     def queue_self(self, held: HeldToken) -> None:
         """More requests wait here than one turn serves: a ticket behind the others'."""
@@ -549,7 +559,8 @@ class TokenHolder:
             if held.using == request:
                 held.using = None
                 held.visit.end(self.context.now)
-                held.token = held.token._replace(baggage=baggage)
+                if held.token.baggage != baggage:
+                    held.token = held.token._replace(baggage=baggage)
                 self.requests.ran()
                 self.watch.check(held)
                 self.advance(held)
@@ -565,8 +576,10 @@ class TokenHolder:
         """The early offer: while A runs, the next holder says yes already; the release then costs one message."""
         if not self.context.options.early or held.invited != NOBODY or held.doubt:
             return
-        ticket = next(iter(self.known_first(held)), None)
-        if ticket is None or ticket.node == self.context.me:
+        if not held.token.queue or not (queue := self.known_first(held)):
+            return
+        ticket = queue[0]
+        if ticket.node == self.context.me:
             return
         if self.is_there(ticket.node, FRESH // 2) and held.plain != ticket.node:
             if not held.invite_set:
@@ -620,8 +633,8 @@ class TokenHolder:
         if held.invited not in (NOBODY, to):
             self.uninvite(held)
         self.watch.ended(held)
-        token = held.token._replace(queue=queue, settings=context.fingerprint)
-        token = escorted(token, unseen=self.watch.unseen(held))
+        escort = Escort(held.token.escort.watch, self.watch.unseen(held), held.token.escort.more)
+        token = Token(*held.token[:5], queue, context.fingerprint, held.token.baggage, escort)
         held.giving = True
         held.parked = False
         held.token = token
@@ -647,7 +660,7 @@ class TokenHolder:
             return
         del self.here.by_slot[token.slot]
         self.unreached.pop(to, None)
-        place = place_of(token._replace(hop=token.hop + 1), to)
+        place = Place(token.slot, token.epoch, token.stamp, token.id, token.hop + 1, to)
         held.visit.went_to(place)
         context.learn(place)
         self.home.moved(place, token, held.beats.watcher)
@@ -740,7 +753,8 @@ class TokenHolder:
         context = self.context
         if (want.node == context.me and not self.requests.waiting) or want.node in context.gone:
             return
-        for held in sorted(self.here.by_slot.values(), key=lambda held: not held.parked):
+        here = self.here.by_slot.values()
+        for held in sorted(here, key=lambda held: not held.parked) if len(here) > 1 else here:
             room = not held.token.escort.more and (held.parked or not context.options.by_home)
             if not held.giving and room and not held.doubt and context.options.hints:
                 ticket = Ticket(want.node, want.request)

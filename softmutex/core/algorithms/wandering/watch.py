@@ -29,6 +29,7 @@ from softmutex.core.algorithms.wandering.settings import (
     PACE_OF_AGE,
     PARKED_BEAT,
     PROBES,
+    SLACK,
 )
 from softmutex.core.events import NOBODY, SECOND, CallRoll, Duration, Instant, Level, NodeId
 
@@ -92,8 +93,11 @@ class Watch:
     def knows_home(self, held: HeldToken) -> bool:
         """False where others had to stand in for the first home, and it is no longer under suspicion here. A token
         that wanders among those who were on its side of a divided group would not meet the other one otherwise."""
-        first = next(iter(self.context.homes(1)), NOBODY)
-        return not held.token.escort.watch or first in (NOBODY, self.context.me, *held.token.escort.watch)
+        watch = held.token.escort.watch
+        if not watch:
+            return True
+        first = self.context.home
+        return first in watch or first == self.context.me
 
     # --- a token's story ---------------------------------------------------------------------------------------------
 
@@ -240,10 +244,11 @@ class Watch:
 
     def check(self, held: HeldToken) -> None:
         """Has this node been silent, or asleep, for so long that it may have been replaced?"""
-        beats = held.beats
-        if held.parked or held.doubt or not self.context.options.watch or self.context.alone:
+        context, beats = self.context, held.beats
+        silent_for = context.now - beats.heard_at - beats.pace
+        if silent_for <= SLACK or held.parked or held.doubt or not context.options.watch or context.alone:
             return
-        if self.context.now - beats.heard_at > beats.pace + self.context.slack:
+        if silent_for > context.slack:
             self.search.doubt(held)  # which tells A, if it does not learn otherwise soon
 
     def answered(self, held: HeldToken, sender: NodeId) -> None:
