@@ -9,8 +9,25 @@ import pytest
 
 from softmutex.core.algorithms.elections import Ballot, Coordinator, Elected, Election, Follow, GoesOn, Known, TakeOver
 from softmutex.core.algorithms.leading import Bully, Leading, Ring
-from softmutex.core.events import Effect, Event, FactKind, Instant, MembersChanged, Received, Send
-from softmutex.sim import simulate
+from softmutex.core.events import (
+    CallRoll,
+    Effect,
+    Event,
+    FactKind,
+    Instant,
+    Level,
+    Lose,
+    LostReason,
+    MembersChanged,
+    Reach,
+    Received,
+    Send,
+    Silenced,
+    Suspect,
+)
+from softmutex.core.laws import Law
+from softmutex.sim import Scenario, simulate
+from softmutex.sim.faults import Partition
 from softmutex.sim.scenarios import scenario
 from tests.algorithms.explorer import Found, explore
 from tests.core.bench import Bench
@@ -112,6 +129,75 @@ def test_who_resigns_tells_all_and_a_change_is_a_fact():
     assert [note.peer for note in b.noted(FactKind.LEADER)] == [1] and b.machine.view().holder == 1
     b.receive(Known(1, 0), 1)
     assert [note.peer for note in b.noted(FactKind.LEADER)] == [0] and b.machine.view().holder == 0
+
+
+def leader_of_five() -> Bench:
+    b = bereft(Bully, 4, (1, 2, 3, 4, 5), 5)
+    dies(b, 5)
+    for node in (1, 2, 3):
+        b.receive(Follow(2, 0), node)
+    assert b.granted == [1]
+    return b
+
+
+def test_a_leader_looks_whether_it_reaches_most_and_is_told_when_it_does_not():
+    b = leader_of_five()
+    assert b.due_in("reach") == 2.0
+    assert [call.wide for call in b.fire("reach") if isinstance(call, CallRoll)] == [False]
+    b.handle(Reach(Level.HALF))
+    assert b.lost == [] and b.one(CallRoll).wide, "once is no proof"
+    b.handle(Reach(Level.LESS))
+    assert b.lost == [1] and b.one(Lose).reason is LostReason.ISOLATED
+    assert "reach" not in b.timers
+
+
+def test_a_leader_that_reaches_most_again_goes_on():
+    b = leader_of_five()
+    b.fire("reach")
+    b.handle(Reach(Level.LESS))
+    b.handle(Reach(Level.MORE))
+    b.fire("reach")
+    b.handle(Reach(Level.LESS))
+    assert b.lost == [] and "reach" in b.timers
+    b.release(1)
+    assert "reach" not in b.timers
+
+
+def test_who_is_to_proceed_asks_nobody():
+    b = leader_of_five()
+    b.machine.when_isolated("proceed")
+    assert not [effect for effect in b.fire("reach") if isinstance(effect, CallRoll)]
+
+
+class NeverLooks(Bully):
+    """It leads, and asks nobody whether they are there."""
+
+    def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
+        return [effect for effect in super().handle(event, now) if not isinstance(effect, CallRoll)]
+
+
+@pytest.mark.parametrize(("kind", "broken"), [(Bully, set()), (Ring, set()), (NeverLooks, {Law.ISOLATION})])
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.5])
+def test_a_leader_that_is_cut_off_with_no_more_than_half_is_told(kind: type[Leading], broken: set[Law], share: float):
+    cut = Partition(20.0, 90.0, share, target="holder")
+    long = Scenario(kind, 5, 120.0, op_s=100.0, delay_s=0.02, bound_s=10.0, settle_s=600.0, faults=(cut,))
+    assert {violation.law for violation in simulate(long).violations} == broken
+
+
+@pytest.mark.parametrize("kind", [Bully, Ring])
+def test_who_is_told_by_another_one_that_the_leader_is_missed_looks_after_it(kind: type[Leading]):
+    """Each found out for itself, one after the other: `isolated_timeout` for each member that had been cut off."""
+    b = Bench(kind, me=2, members=(1, 2, 3, 4))
+    b.receive(Coordinator(1), 4)
+    b.receive(Election(1) if kind is Bully else Ballot(1, 1, 1, 1), 1)
+    assert sent(b)[-1] == (1, Known(1, 4)) and b.one(Suspect).node == 4
+
+
+def test_a_candidate_whose_leader_is_silent_looks_after_everybody():
+    b = bereft(Bully, 2, (1, 2, 3, 4), 4)
+    assert [suspect.node for suspect in b.fire("look") if isinstance(suspect, Suspect)] == [4]
+    b.handle(Silenced(4))
+    assert [suspect.node for suspect in b.fire("look") if isinstance(suspect, Suspect)] == [1, 3, 4]
 
 
 @pytest.mark.parametrize("kind", [Bully, Ring])

@@ -101,6 +101,43 @@ def test_a_cut(user: str, when_isolated: str):
     main()
 
 
+@pytest.mark.parametrize(("election", "by_s"), [("bully", 70), ("ring", 200)])
+def test_a_leader_that_is_cut_off_with_the_smaller_side_is_told_long_before_another_leads(election: str, by_s: float):
+    """It led on, unaware, until it was heard again: beside the one that the others elected after `isolated_timeout` for
+    each that had been cut off, and by `ring` not at all."""
+
+    @in_virtual_time
+    async def main() -> None:
+        async with company(FIVE, leave_timeout=0.2) as five:
+            options = {"algorithm": election, "isolated_timeout": 60, "on_lost": "continue"}
+            for node in five.nodes.values():
+                async with node.lead("x", **options):
+                    pass
+            now = asyncio.get_running_loop().time
+            async with five["a"].lead("x", **options) as lease:
+                candidate = asyncio.ensure_future(five["d"].lead("x", **options).acquire())
+                cut_at = now()
+                five.cut("ab", "cde")
+                await asyncio.wait_for(lease.lost.wait(), 10)
+                assert lease.lost_reason == "isolated" and not candidate.done()
+                await asyncio.wait_for(candidate, by_s)
+                assert now() - cut_at > 55
+            await candidate.result().release()
+
+    main()
+
+
+def test_a_leader_with_the_larger_side_leads_on():
+    @in_virtual_time
+    async def main() -> None:
+        async with company(FIVE, leave_timeout=0.2) as five, five["a"].lead("x") as lease:
+            five.cut("abc", "de")
+            await asyncio.sleep(120)
+            assert not lease.lost.is_set()
+
+    main()
+
+
 @pytest.fixture(autouse=True)
 def hear_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "softmutex")

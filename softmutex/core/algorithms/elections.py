@@ -267,6 +267,10 @@ class WithLeader(OneByOne):
             out += [CancelTimer(ELECTION), Note(FactKind.LEADER, None, self._me)]
             self._led(now, out)
 
+    def _look_after(self, node: NodeId, out: list[Effect]) -> None:
+        """After all the others, too, where it is silent: those that are cut off with it are given up with it."""
+        out.extend(Suspect(other) for other in (self._others() if node in self._silent else [node]))
+
     def _resign(self, now: Instant, out: list[Effect]) -> None:
         if self._leader == self._me:
             out.extend(Send(node, Known(self._term, NOBODY)) for node in self._others())
@@ -377,6 +381,7 @@ class WithLeader(OneByOne):
                 out.append(Send(sender, Coordinator(self._term)))
         elif self._counts(self._leader) and (self._term > term or (self._term == term and self._leader != sender)):
             out.append(Send(sender, Known(self._term, self._leader)))
+            self._look_after(self._leader, out)  # it is missed there
         else:
             if term < HIGHEST:
                 self._term = max(term, self._term)
@@ -410,7 +415,7 @@ class WithLeader(OneByOne):
             self._unpassed = {}
         for elected, (to, message, tries) in self._unpassed.items():
             if tries and tries % TRIES == 0:
-                out.append(Suspect(to))
+                self._look_after(to, out)
             self._unpassed[elected] = (self._next(), message, tries + 1)
             out.append(Send(self._next(), message))
         if self._unpassed:
@@ -422,6 +427,8 @@ class WithLeader(OneByOne):
         if (self._leader == self._me or self._counts(self._leader)) and self._term >= term:
             if origin != self._me:
                 out.append(Send(origin, Known(self._term, self._leader)))
+            if self._leader != self._me:
+                self._look_after(self._leader, out)  # it is missed there
             return
         self._term = max(min(term, HIGHEST), self._term)
         if self._leader != NOBODY:

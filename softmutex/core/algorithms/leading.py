@@ -15,8 +15,13 @@ longest: an election is no queue, and does not claim the law of requests; for tu
 looks now and then whether whom it follows is there and leads still: the word may be lost, and of a death nobody hears
 who does not ask.
 
-Survives: what `elections.py` says. An idle leader costs nothing, so a death is noticed when the group notices it:
-at once where a port refuses or the membership tells, else when a candidate asks.
+A leader that is cut off does not hear of the one that the others elect once it was silent for `isolated_timeout`. So
+it asks a random member each two seconds (`core/group/roll_call.py`: two messages, however large the group is), all or
+many where that one is silent, and those once more: whoever does not reach more than half is told, ISOLATED, some
+seconds after the cut. With the larger side it leads on, and the smaller one may elect another after `isolated_timeout`.
+
+Survives: what `elections.py` says. A death of the leader is noticed when the group notices it: at once where a port
+refuses or the membership tells, else when a candidate asks.
 """
 
 from __future__ import annotations
@@ -28,22 +33,27 @@ from softmutex.core.algorithms.elections import OF_ELECTIONS, Follow, Method, Wi
 from softmutex.core.events import (
     NOBODY,
     SECOND,
+    CallRoll,
     CancelTimer,
     Effect,
+    Event,
     Instant,
+    Level,
+    Lose,
+    LostReason,
     NodeId,
+    Reach,
     RequestId,
     Send,
     SetTimer,
-    Suspect,
     TimerName,
 )
 from softmutex.core.laws import Law, Weather, claim
 from softmutex.core.machine import Setup, View
 from softmutex.core.messages import Message
 
-LOOK: Final = "look"
-EVERY: Final = 2 * SECOND  # a candidate looks after the leader
+LOOK, REACH = "look", "reach"
+EVERY: Final = 2 * SECOND  # a candidate looks after the leader, and the leader after the others
 
 
 class Leading(WithLeader):
@@ -51,16 +61,17 @@ class Leading(WithLeader):
 
     messages: ClassVar = OF_ELECTIONS
     laws = claim(Weather.ANY, Law.EFFECTS) | claim(
-        Weather.ANY & ~Weather.VIEWS, Law.OVERLAP, Law.EXCLUSION, Law.EVIDENCE
+        Weather.ANY & ~Weather.VIEWS, Law.OVERLAP, Law.EXCLUSION, Law.EVIDENCE, Law.ISOLATION
     )
     needs_every_member = True
     elects = True
     method: ClassVar[Method]
 
-    __slots__ = ()
+    __slots__ = ("_reaches_few",)
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup, self.method)
+        self._reaches_few = False  # by the last roll call
 
     # --- a candidate -------------------------------------------------------------------------------------------------
 
@@ -73,13 +84,19 @@ class Leading(WithLeader):
             out.append(SetTimer(LOOK, now + EVERY))
 
     def _fired(self, timer: TimerName, now: Instant, out: list[Effect]) -> None:
-        if timer != LOOK:
+        if timer == REACH:
+            if self._running is not None:
+                if self._others() and not self._proceed:
+                    out.append(CallRoll(wide=False))
+                out.append(SetTimer(REACH, now + EVERY))
+        elif timer != LOOK:
             super()._fired(timer, now, out)
         elif self._waiting and self._running is None and not self._leaving:
             if self._leader == NOBODY:
                 self._call_election(now, out)
             elif self._leader != self._me:
-                out += [Send(self._leader, Follow(self._term, 0)), Suspect(self._leader)]
+                out.append(Send(self._leader, Follow(self._term, 0)))
+                self._look_after(self._leader, out)
             out.append(SetTimer(LOOK, now + EVERY))
 
     def _unwant(self, request: RequestId, now: Instant, out: list[Effect]) -> None:
@@ -89,14 +106,24 @@ class Leading(WithLeader):
             out.append(CancelTimer(LOOK))
 
     def _ended(self, baggage: bytes, now: Instant, out: list[Effect]) -> None:
+        out.append(CancelTimer(REACH))
         self._resign(now, out)
 
     # --- the leader --------------------------------------------------------------------------------------------------
 
     def _led(self, now: Instant, out: list[Effect]) -> None:
         if self._running is None and self._waiting and not self._leaving:
-            out.append(CancelTimer(LOOK))
+            self._reaches_few = False
+            out += [CancelTimer(LOOK), SetTimer(REACH, now + EVERY)]
             self._enter(out, epoch=self._term)
+
+    def _heard_of_group(self, event: Event, now: Instant, out: list[Effect]) -> None:
+        if isinstance(event, Reach) and self._running is not None and not self._proceed:
+            was_few, self._reaches_few = self._reaches_few, event.level is not Level.MORE
+            if self._reaches_few and was_few:
+                out += [CancelTimer(REACH), Lose(self._running, LostReason.ISOLATED)]
+            elif self._reaches_few:
+                out.append(CallRoll(wide=True))
 
     def _may_follow(self) -> bool:
         return self._running is None
