@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from softmutex.core.errors import SoftMutexError
 from softmutex.core.events import NodeId, Note
@@ -27,8 +28,7 @@ class CannotOpen(SoftMutexError, OSError):
     """`open`, `join` or `group_key` found its place taken, forbidden or unsafe; the message names the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Datagram:
+class Datagram(NamedTuple):
     """`source` is an address that `Transport.send` of the same transport accepts; it proves nothing.
 
     Without a payload: nobody listens at `source` (T7).
@@ -280,14 +280,13 @@ def is_on_this_host(adapter: Transport | Membership) -> bool:
 # --- observers -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(NamedTuple):
     """Something that happened to one mutex of one node, for telemetry. `values` holds plain numbers and strings."""
 
     mutex: str
     node: NodeId
     what: str  # a FactKind, or wait_started, wait_ended, hold_started, hold_ended, message_sent ...
-    values: Mapping[str, float | int | str] = field(default_factory=dict)
+    values: Mapping[str, float | int | str] = MappingProxyType({})
     note: Note | None = None
 
 

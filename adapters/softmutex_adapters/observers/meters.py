@@ -4,8 +4,9 @@ What it decides: counters are sums that are kept here and read when the SDK coll
 a fraction of a microsecond, and a counter is there, at 0, as soon as its mutex is used. The naive counter appears with
 its first event; then `increase(softmutex_overlaps_total[1h])` is 0 in the very hour in which it happened.
 
-To record a duration costs the SDK more than all else here. So durations are kept, and recorded some at a time, when a
-token is on its way or when the SDK collects: one by one, between other work, each takes twice as long.
+To record a duration costs the SDK more than all else here. So durations are kept, and recorded some at a time: when
+the SDK collects, or in a turn of the loop after the one in which a token was let go. By then whoever goes on at once
+has asked again, and this process would only wait. One by one, between other work, each takes twice as long.
 
 Metrics say `softmutex.node` by a name that lasts: the one that the node was given, else host and process. With the
 names in the spans, new each time that a node opens, a program that joins a thousand times has a thousand series.
@@ -13,6 +14,7 @@ names in the spans, new each time that a node opens, a program that joins a thou
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -49,7 +51,7 @@ HOLD = ("softmutex.hold.duration", "s", "From the grant to its end")
 LAG = ("softmutex.loop.lag", "s", "How late the event loop of the node was, measured twice a second")
 
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000)
-KEPT_MAX = 64
+RECORDED_AT_ONCE = 16  # holds, with their waits
 LAG_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 1, 2, 5, 10, 30)
 
 
@@ -77,6 +79,7 @@ class Meters:
         self._instruments = [meter.create_observable_counter(*self._counter(name)) for name in COUNTERS]
         self._messages = meter.create_observable_counter(MESSAGES[0], [self._see_messages], *MESSAGES[1:])
         self._members = meter.create_observable_up_down_counter(MEMBERS[0], [self._see_members], *MEMBERS[1:])
+        self._ended = 0  # holds
         self._kept: deque[tuple[metrics.Histogram, float, dict[str, str]]] = deque()
         self._wait, self._hold = self._durations(meter, WAIT, SECONDS), self._durations(meter, HOLD, SECONDS)
         self._lag = self._durations(meter, LAG, LAG_SECONDS)
@@ -152,8 +155,12 @@ class Meters:
 
     def _hold_ended(self, seen: Observation) -> None:
         self._kept.append((self._hold, seconds(seen), self._line(seen).held))
-        if len(self._kept) >= KEPT_MAX:
-            self._record()
+        self._ended += 1
+        if self._ended % RECORDED_AT_ONCE == 0:
+            try:
+                asyncio.get_running_loop().call_soon(self._record)
+            except RuntimeError:  # a thread
+                self._record()
 
     def _record(self) -> None:
         with suppress(IndexError):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,7 @@ class OpenTelemetry:
         self._providers = tracer_provider, meter_provider
         self._limits = traced_at_once, traced_a_second
         self._awake: tuple[Spans, Meters] | None = None
+        self._takers: Mapping[str, Sequence[Callable[[Observation], None]]] = {}
 
     def asleep(self) -> bool:
         return self._awake is None and not any(self._providers) and not sdk_is_set_up()
@@ -66,11 +67,10 @@ class OpenTelemetry:
         meters.closed(node)
 
     def notice(self, observation: Observation) -> None:
-        spans, meters = self._awake or self._wake()
-        if record := meters.takers.get(observation.what):
-            record(observation)
-        if tell := spans.takers.get(observation.what):
-            tell(observation)
+        if self._awake is None:
+            self._wake()
+        for take in self._takers.get(observation.what, ()):
+            take(observation)
 
     def baggage(self, observation: Observation) -> bytes:
         return self._wake()[0].baggage(observation)
@@ -84,7 +84,11 @@ class OpenTelemetry:
             from softmutex_adapters.observers.spans import Allowance, Spans
 
             tracer_provider, meter_provider = self._providers
-            self._awake = Spans(tracer_provider, Allowance(*self._limits)), Meters(meter_provider)
+            spans, meters = Spans(tracer_provider, Allowance(*self._limits)), Meters(meter_provider)
+            kinds = meters.takers.keys() | spans.takers.keys()
+            both = {kind: (meters.takers.get(kind), spans.takers.get(kind)) for kind in kinds}
+            self._takers = {kind: [take for take in takers if take is not None] for kind, takers in both.items()}
+            self._awake = spans, meters
         return self._awake
 
 

@@ -133,6 +133,8 @@ class Spans:
             self._waits[seen.node, seen.mutex, seen.values["claim"]] = Asked(caller, wait, attributes)
 
     def _wait_ended(self, seen: Observation) -> None:
+        if not self._waits:  # mostly nothing is traced, where there are thousands a second
+            return
         key = (seen.node, seen.mutex, seen.values["claim"])
         asked = self._waits.get(key)
         if asked is None:
@@ -148,6 +150,8 @@ class Spans:
     # --- holding ----------------------------------------------------------------------------------------------------
 
     def _hold_started(self, seen: Observation) -> None:
+        if not self._waits and not self._early:
+            return
         asked = self._waits.pop((seen.node, seen.mutex, seen.values["claim"]), None)
         key = (seen.node, seen.mutex, seen.values["request"])
         lost = self._early.pop(key, None)
@@ -164,6 +168,8 @@ class Spans:
 
     def baggage(self, seen: Observation) -> bytes:
         """Asked just before the token is let go: `hold_ended` comes when it is under way."""
+        if not self._holds:
+            return b""
         asked = self._holds.get((seen.node, seen.mutex, seen.values["request"]))
         if asked is None or asked.hold is None:
             return b""
@@ -181,6 +187,8 @@ class Spans:
         return headers
 
     def _hold_ended(self, seen: Observation) -> None:
+        if not self._holds:
+            return
         asked = self._holds.pop((seen.node, seen.mutex, seen.values["request"]), None)
         if asked is not None and asked.hold is not None:
             asked.hold.end()
