@@ -52,6 +52,8 @@ MODULES_OF = {
     "init": ["softmutex.cli.init"],
     "identity": ["softmutex_adapters.registry.identity_command"],
     "ban": ["softmutex_adapters.registry.ban_command"],
+    "redis": ["softmutex_adapters.memberships.redis", "redis.asyncio"],
+    "etcd": ["softmutex_adapters.memberships.etcd", "aiohttp"],
     "registry+http": ["softmutex_adapters.memberships.registry", "aiohttp"],
 }
 IS_POSSIBLE = sys.platform.startswith("linux")
@@ -108,10 +110,14 @@ class Preparation:
 PREPARATIONS: dict[int, Preparation] = {}  # by process: what a fork inherits is not its own
 
 
+ONE_AT_A_TIME = Lock()  # two, and one ends the adoption of orphans while the other waits for its own
+
+
 def preparation() -> Preparation:
-    if os.getpid() not in PREPARATIONS:
-        PREPARATIONS[os.getpid()] = Preparation()
-    return PREPARATIONS[os.getpid()]
+    with ONE_AT_A_TIME:
+        if os.getpid() not in PREPARATIONS:
+            PREPARATIONS[os.getpid()] = Preparation()
+        return PREPARATIONS[os.getpid()]
 
 
 class Popen(subprocess.Popen[Any]):

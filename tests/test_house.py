@@ -5,10 +5,13 @@ import asyncio
 import functools
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +19,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests import scheduling
+from tests import prepared, scheduling
 from tests.leaks import Census
 
 HERE = Path(__file__).parent
@@ -229,6 +232,24 @@ def test_here(worker, number): assert worker == os.environ["PYTEST_XDIST_WORKER"
     )
     assert code == 0, said
     assert "20 passed" in said
+
+
+def test_programs_that_several_threads_start_at_once_are_children_of_this_process(monkeypatch: pytest.MonkeyPatch):
+    """The first ones made a process that waits each, and what came of them was nobody's child: no kill reached it."""
+    monkeypatch.setattr(prepared, "PREPARATIONS", {})
+    together = threading.Barrier(8)
+
+    def start(_number: int) -> subprocess.Popen[bytes]:
+        together.wait(100)
+        return prepared.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+    with ThreadPoolExecutor(8) as pool:
+        started = list(pool.map(start, range(8)))
+    for each in started:
+        with each:
+            each.kill()
+    assert [each.returncode for each in started] == [-signal.SIGKILL] * 8
+    assert len(prepared.PREPARATIONS) == 1
 
 
 async def test_what_ends_in_its_own_time_is_no_leak(no_leaks: None):

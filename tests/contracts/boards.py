@@ -13,6 +13,7 @@ import pytest
 from softmutex import plugins
 from softmutex.ports import Member, Membership
 from softmutex.testing import MembershipContract
+from tests import prepared
 from tests.registry.inside import until
 from tests.registry.store_process import Process
 from tests.sight import Sight
@@ -36,9 +37,7 @@ ONE, TWO = (Member(f"10.0.0.1:{number}", number, f"node-{number}") for number in
 
 def a_process(url: str, me: Member) -> "subprocess.Popen[bytes]":
     """That has joined."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", JOIN_AND_WAIT, url, me.address, str(me.id)], stdout=subprocess.PIPE
-    )
+    process = prepared.Popen([sys.executable, "-c", JOIN_AND_WAIT, url, me.address, str(me.id)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     with process.stdout as answers:
         assert answers.readline() == b"joined\n"
