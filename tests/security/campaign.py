@@ -10,6 +10,7 @@ seeds that were done.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import signal
 import sys
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.security import banned, ousted, test_flaps, under_attack
+from tests.security import banned, ousted, real_lists, test_flaps, under_attack
 
 
 class Fault(NamedTuple):
@@ -51,6 +52,14 @@ FAULTS = {
         ousted.oust,
         ousted.LIED_S,
     ),
+    **{
+        kind: Fault(
+            f"the server of the list fails, forgets, goes back in time, or lies: {kind}; in real time",
+            lambda seed, folder, kind=kind: asyncio.run(real_lists.flap(kind, seed, folder)),
+            real_lists.T_S,
+        )
+        for kind in real_lists.KINDS
+    },
 }
 
 
@@ -84,13 +93,15 @@ def campaign(fault: Fault, seeds: range, end: End) -> tuple[list[float], list[in
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"of {', '.join(FAULTS)}; all of them by default")
+    parser.add_argument(
+        "faults", nargs="*", metavar="FAULT", help=f"of {', '.join(FAULTS)}; by default all that need no server"
+    )
     parser.add_argument("--seeds", default="0:20", help="FIRST:END")
     asked = parser.parse_args()
     first, _, last = asked.seeds.partition(":")
     logging.getLogger().addHandler(logging.NullHandler())  # what is logged is judged, and shown nowhere
     is_broken, end = False, End()
-    for name in asked.faults or FAULTS:
+    for name in asked.faults or [name for name in FAULTS if name not in real_lists.KINDS]:
         fault, began = FAULTS[name], time.process_time()
         took, broken = campaign(fault, range(int(first), int(last)), end)
         is_broken = is_broken or bool(broken)
