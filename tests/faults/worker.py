@@ -2,6 +2,7 @@
 
     python worker.py '{"witness": FILE, "node": {keywords of Node}, "mutex": {keywords of Node.mutex}}'
 
+    ("life": ID among the keywords of Node: its first life is this one, as after a snapshot; "room": for so many names)
     enter KEY [TIMEOUT]    acquires; says `in` (or `timeout`), and `lost` if that comes; holds until `leave KEY`
     turns TASKS ROUNDS     TASKS tasks acquire ROUNDS times each, one after the other; says `turned`
     block SECONDS          blocks the event loop
@@ -15,16 +16,21 @@ clock of the host. No process can be wrong about the others' lines, and a line i
 """
 
 import asyncio
+import itertools
 import json
 import os
+import secrets
 import sys
 import time
 from collections import defaultdict
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 from softmutex import AcquireTimeout, Hold, Node, SoftMutex, plugins
 from softmutex.cli.survey import visiting
+from softmutex.runtime import node as node_module
+from softmutex.runtime import resting
 from softmutex.runtime.keys import group_keys
 from tests.leaks import Census, tasks_now
 from tests.runtime.group import shown
@@ -52,6 +58,9 @@ class Worker:
         reader = asyncio.StreamReader()
         pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         before = Census.take()
+        if (life := self.order["node"].pop("life", None)) is not None:
+            begin_as(life)
+        resting.MUTEXES_MAX = self.order["node"].pop("room", resting.MUTEXES_MAX)
         node = Node(**self.order["node"])
         await node.open()
         mutex = node.mutex("x", **self.order.get("mutex", {}))
@@ -124,6 +133,12 @@ class Worker:
 
         await asyncio.gather(*(one(task) for task in range(tasks)))
         self.say("turned", turns=tasks * rounds, lost=lost)
+
+
+def begin_as(life: int) -> None:
+    """Its frames count from 0, as those of every process that began from this snapshot."""
+    lives = itertools.chain([life], iter(lambda: secrets.randbits(64), None))
+    node_module.secrets = SimpleNamespace(randbits=lambda _: next(lives))
 
 
 def set_wall_clock(off_s: float) -> None:

@@ -99,7 +99,7 @@ async def test_a_file_of_a_later_version_is_left_alone(no_leaks: None, tmp_path:
     await store.aclose()
 
 
-async def test_only_its_user_can_read_the_file_since_the_signing_key_is_in_it(no_leaks: None, tmp_path: Path):
+async def test_only_its_user_can_read_the_file_since_the_leases_of_members_are_in_it(no_leaks: None, tmp_path: Path):
     path = tmp_path / "registry.db"
     store = SqliteStore(str(path))
     await store.open()

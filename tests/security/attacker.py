@@ -4,12 +4,15 @@
     python -m tests.security.attacker account   '{"targets": [...], "uid": 65534, "paths": [...]}'
     python -m tests.security.attacker token     '{"registry": URL, "token": TOKEN, "members": [{"address", "id"}]}'
     python -m tests.security.attacker key       '{"targets": [...], "key": HEX, "ids": [...]}'
+    python -m tests.security.attacker lives     '{"target": ADDRESS, "id": ID, "key": HEX, "count": 70000}'
+    python -m tests.security.attacker names     '{"node": {keywords of Node}, "room": 100, "count": 150}'
 
-Each does for SECONDS what he can, and then says in one line of JSON what came of it.
+Each does what he can, for SECONDS where nothing else is said, and then says in one line of JSON what came of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -26,8 +29,11 @@ from typing import Any
 
 from softmutex_adapters.transports.frames import PATH, SENDER_HEADER
 
+from softmutex import ConfigError, Node
+from softmutex.core.messages import Bye
 from softmutex.core.wire import Frame, encode
 from softmutex.plugins import load_all_algorithms
+from softmutex.runtime import resting
 from tests.security.insider import in_the_name_of
 from tests.security.test_insider import lies
 
@@ -151,7 +157,49 @@ def key(given: Told) -> Told:
     return {"sent": shower(given["targets"], sealed())}
 
 
-KINDS: dict[str, Callable[[Told], Told]] = {"nothing": nothing, "account": account, "token": token, "key": key}
+def lives(given: Told) -> Told:
+    """One with the group's key who begins one life after the other, as a job does that is run again and again."""
+    host, _, port = given["target"].rpartition(":")
+    secret = bytes.fromhex(given["key"])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as speaker:
+        for number in range(given["count"]):
+            speaker.sendto(in_the_name_of(1 << 40 | number, 1, given["id"], Bye(), "", secret), (host, int(port)))
+            if number % 20 == 0:
+                time.sleep(0.002)
+    return {"sent": given["count"]}
+
+
+def names(given: Told) -> Told:
+    """A member that asks for more names than it has room for."""
+    return asyncio.run(asking_for_names(given))
+
+
+async def asking_for_names(given: Told) -> Told:
+    told = {"granted": 0, "refused": 0}
+    resting.MUTEXES_MAX = given["room"]
+    async with Node(**given["node"]) as node:
+
+        async def ask(some: Sequence[str]) -> None:
+            for name in some:
+                try:
+                    async with node.mutex(name).hold(timeout=60):
+                        told["granted"] += 1
+                except ConfigError:
+                    told["refused"] += 1
+
+        each = [f"2026-11-19-{number}" for number in range(given["count"])]
+        await asyncio.gather(*(ask(each[first::20]) for first in range(20)))
+    return told
+
+
+KINDS: dict[str, Callable[[Told], Told]] = {
+    "nothing": nothing,
+    "account": account,
+    "token": token,
+    "key": key,
+    "lives": lives,
+    "names": names,
+}
 
 if __name__ == "__main__":
     load_all_algorithms()  # they declare what is said

@@ -62,7 +62,7 @@ def attacked_by(kind: str, **given: Any) -> Iterator[dict[str, Any]]:
     told: dict[str, Any] = {}
     try:
         yield told
-        told |= json.loads(process.communicate(timeout=100)[0])
+        told |= json.loads(process.communicate(timeout=300)[0])
     finally:
         process.kill()
         process.wait()

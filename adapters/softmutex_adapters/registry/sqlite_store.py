@@ -62,7 +62,7 @@ class SqliteStore:
 
     def _open(self) -> None:
         with contextlib.suppress(OSError):  # sqlite says it better
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # the signing key is in there
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # leases are in there
         connection = sqlite3.connect(self.path, timeout=0.5, isolation_level=None, check_same_thread=False)
         self._connection = connection
         try:
