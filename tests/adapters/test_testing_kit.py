@@ -355,6 +355,24 @@ def test_the_contract_of_transports_catches_what_is_broken(kind: type[MemoryTran
     assert broken_promises(Contract) == broken
 
 
+class Leisurely(MemoryTransport):
+    async def aclose(self) -> None:
+        await asyncio.sleep(0.2)
+        await super().aclose()
+
+
+@in_virtual_time
+async def test_what_was_sent_again_and_comes_while_a_transport_is_closed_breaks_no_promise() -> None:
+    class Contract(TransportContract):
+        def __init__(self) -> None:
+            self.network = MemoryNetwork(delay=0.12)  # longer than the contract waits until it sends again
+
+        def make(self) -> Transport:
+            return Leisurely(self.network, self.network.transport().address)
+
+    await Contract().test_t3_after_aclose_receive_raises_closed_and_nothing_is_left()
+
+
 class Silent(MemoryMembership):
     async def join(self, me: Member) -> None:
         pass
