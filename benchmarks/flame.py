@@ -1,4 +1,4 @@
-"""Where the processor's time of a hop goes: `python benchmarks/flame.py [--seconds N] DIRECTORY`.
+"""Where the processor's time of a hop goes: `python benchmarks/flame.py [--samples N] DIRECTORY`.
 
 Two processes want one mutex all the time and hold it for no time, so that every acquisition is a hand-over. Each notes
 by a timer of its own CPU time what it is calling. DIRECTORY gets `hop.svg`, a flame graph: the wider, the more time;
@@ -49,11 +49,9 @@ async def work(task: dict[str, Any], ready: Line) -> dict[str, Any]:
         async with mutex:  # what is made with the first one is no part of a hop
             pass
         await ready()
-        loop = asyncio.get_running_loop()
-        end = loop.time() + task["seconds"]
         signal.signal(signal.SIGPROF, sample)
         signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
-        while loop.time() < end:
+        while stacks.total() < task["samples"]:
             async with mutex:
                 pass
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -126,10 +124,10 @@ def drawn(root: Called) -> str:
     )
 
 
-async def measure(seconds: float) -> Called:
+async def measure(samples: int) -> Called:
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
     root = Called()
-    for stacks in await in_processes("flame:work", [{"seconds": seconds}] * 2):
+    for stacks in await in_processes("flame:work", [{"samples": samples}] * 2):
         for names, count in stacks.items():
             if names:  # else the loop itself
                 root.add(names.split(";"), count)
@@ -148,10 +146,12 @@ def tops(called: Called, name: str = "") -> Counter[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument(
+        "--samples", type=int, default=5000, help="of each process, one in 2 ms of its CPU time at most"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    root = asyncio.run(measure(arguments.seconds))
+    root = asyncio.run(measure(arguments.samples))
     (arguments.directory / "hop.svg").write_text(drawn(root), "utf-8")
     shares = {room: count / root.count for room, count in tops(root).most_common()}
     if arguments.json:

@@ -30,7 +30,7 @@ def test_the_road_of_an_acquisition_does_not_grow():
 @pytest.mark.slow
 def test_the_flame_graph_shows_both_ways(tmp_path: Path):
     run = subprocess.run(
-        [sys.executable, "benchmarks/flame.py", "--json", "--seconds", "3", str(tmp_path)],
+        [sys.executable, "benchmarks/flame.py", "--json", "--samples", "300", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
