@@ -327,7 +327,7 @@ class Handover:
         return outgoing
 
     def send_offer(self, outgoing: Outgoing, now: Instant, out: list[Effect]) -> None:
-        out.append(Send(outgoing.to, Offer(outgoing.nonce, outgoing.token, not outgoing.released)))
+        out.append(new(Send, (outgoing.to, new(Offer, (outgoing.nonce, outgoing.token, not outgoing.released)))))
         self._set_timer(outgoing, now, out)
 
     def _begin_commit(self, outgoing: Outgoing, now: Instant, out: list[Effect]) -> Passed | None:
@@ -341,7 +341,7 @@ class Handover:
         return None
 
     def _send_commit(self, outgoing: Outgoing, now: Instant, out: list[Effect]) -> None:
-        out.append(Send(outgoing.to, Commit(outgoing.nonce, outgoing.reply, outgoing.token)))
+        out.append(new(Send, (outgoing.to, new(Commit, (outgoing.nonce, outgoing.reply, outgoing.token)))))
         self._set_timer(outgoing, now, out)
 
     def on_answer(
@@ -381,7 +381,7 @@ class Handover:
     def close(self, outgoing: Outgoing, out: list[Effect]) -> None:
         del self.outgoing[outgoing.nonce]
         if outgoing.stage is not Stage.READY:
-            out.append(CancelTimer((TIMER, outgoing.nonce)))
+            out.append(new(CancelTimer, ((TIMER, outgoing.nonce),)))
 
     def _passed(self, outgoing: Outgoing, out: list[Effect]) -> Passed:
         out.append(Note(FactKind.HANDED_OVER, outgoing.token, outgoing.to))
@@ -490,7 +490,7 @@ class Handover:
 
     def _set_timer(self, outgoing: Outgoing, now: Instant, out: list[Effect]) -> None:
         wait = self._patience.wait(outgoing.tries) if self._passing is Passing.FOUR_WAY else self._limit
-        out.append(SetTimer((TIMER, outgoing.nonce), now + wait))
+        out.append(new(SetTimer, ((TIMER, outgoing.nonce), now + wait)))
 
     def _drop(self, sender: NodeId, message: Message, out: list[Effect]) -> None:
         out.append(Note(FactKind.STALE, None, sender, type(message).__name__))

@@ -28,6 +28,8 @@ class Patience:
 
         It doubles, but not up to `first` where the network is fast: there, many tries are worth more when much is lost.
         """
+        if not tries:
+            return self._wait
         return min(self._wait << tries, max(self._first // 2, 2 * self._wait), self._longest)
 
     def learn(self, round_trip: Duration, tries: int) -> None:

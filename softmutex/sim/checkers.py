@@ -69,6 +69,8 @@ class Overlap:
 
 def _are_rivals(old: Running, new: Running) -> bool:
     """Whether they rest on different tokens."""
+    if len(old.rights) == len(new.rights) == 1:
+        return old.rights[0].id != new.rights[0].id
     ids = {right.id for right in old.rights}
     return bool(new.rights) and bool(ids) and ids.isdisjoint(right.id for right in new.rights)
 
@@ -176,7 +178,8 @@ class Laws:
         if not new.rights or not self._ordered:
             return
         self.looked[Law.ORDER] += 1
-        alive = [token.slot for token in self._world.tally.alive.values()]  # one slot may have two, another none
+        tokens = self._world.tally.alive
+        alive = [token.slot for token in tokens.values()] if len(tokens) > 1 else []  # one slot may have two
         for right in new.rights:
             last = self._last.get(right.slot)
             position = (right.epoch, right.hop)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from softmutex.sim.node import SimNode
     from softmutex.sim.world import World
 
+PING_PLAYED, PONG_PLAYED = Ping(0), Pong(0)  # all there is to see of them is their kind
+
 
 class Roll:
     """Of one node."""
@@ -172,12 +174,12 @@ class Roll:
     ) -> None:
         """Calls `heard` when the answer has come back the same way, `refused` when nobody listens there, it says."""
         world, me = self._world, self._node.id
-        there = self.travel(hops, Ping(0))
+        there = self.travel(hops, PING_PLAYED)
         target = world.nodes.get(to)
         if there is None or (target is None and to in world.group.silent) or (target is not None and not target.awake):
             return
         answer = heard if target is not None else refused
-        back = None if answer is None else self.travel([*reversed(hops[:-1]), me], Pong(0), to)
+        back = None if answer is None else self.travel([*reversed(hops[:-1]), me], PONG_PLAYED, to)
         if back is not None and answer is not None:
             world.after(there + back, self._if_awake, answer)
 

@@ -171,7 +171,7 @@ def _result(world: World, settled_s: float | None, wall_s: float) -> Result:
         violations=world.laws.violations,
         violation_count=world.laws.count,
         looked=dict(world.laws.looked),
-        seen={**world.seen, **{f"fact {kind}": count for kind, count in world.facts.items() if count}},
+        seen=_done(world),
         untold=world.laws.untold,
         alarms=world.laws.alarms,
         false_alarms=world.laws.false_alarms,
@@ -183,3 +183,9 @@ def _result(world: World, settled_s: float | None, wall_s: float) -> Result:
         wall_s=wall_s,
         digest=world.recorder.digest(),
     )
+
+
+def _done(world: World) -> dict[str, int]:
+    """What machines did, beside messages, and how often."""
+    facts = {f"fact {kind}": count for kind, count in world.facts.items() if count}
+    return {**facts, **{f"timer {kind}": count for kind, count in world.fired.items()}, **world.seen}

@@ -16,11 +16,12 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from typing import Any, get_type_hints
 from zlib import crc32
 
-from softmutex.core.events import Instant, NodeId, Ticket, Token
+from softmutex.core.events import Instant, NodeId, Token
 from softmutex.core.wire import number_of
 
 CHUNK = 1 << 14
@@ -35,16 +36,23 @@ def code_of(name: object) -> int:
     return crc32(repr(name).encode())
 
 
+@cache
+def numbers_of(kind: type) -> int:
+    """How many a tuple of this class has, where it has nothing else; 0 for all other classes."""
+    hints = _hints(kind) if issubclass(kind, tuple) and hasattr(kind, "_fields") else []
+    return len(hints) if all(hint in (int, bool) for hint in hints) else 0
+
+
 def numbers_in(value: Any, out: list[int]) -> None:
     """Whatever a message may consist of, as numbers; a sequence tells its length first, so nothing is ambiguous."""
     if isinstance(value, (tuple, list)):
         out.append(len(value))
         for each in value:
-            kind = type(each)
-            if kind is int:
+            kind: Any = type(each)
+            if kind is int or kind is bool:
                 out.append(each)
-            elif kind is Ticket:  # of what repeats most
-                out += (2, *each)
+            elif length := numbers_of(kind):
+                out += (length, *each)
             else:
                 numbers_in(each, out)
     elif isinstance(value, int):  # bool and enumerations too
@@ -110,14 +118,18 @@ class Recorder:
 PLAIN, ANYTHING = -1, -2
 
 
+def _hints(kind: type) -> list[Any]:
+    try:
+        return list(get_type_hints(kind).values())
+    except NameError:  # declared where only the type checker looks
+        return [Any]
+
+
 def _shape_of(kind: type) -> tuple[int, int, int]:
     """Plain numbers and one token are what nearly all messages consist of, and are written without looking twice."""
     on_the_wire, code = number_of(kind), code_of(kind.__name__)
     number = NAMELESS if on_the_wire is None else MESSAGES + on_the_wire
-    try:
-        hints = list(get_type_hints(kind).values())
-    except NameError:  # declared where only the type checker looks
-        return number, ANYTHING, code
+    hints = _hints(kind)
     others = [at for at, hint in enumerate(hints) if hint not in (int, bool)]
     if not others and number != NAMELESS:
         return number, PLAIN, code

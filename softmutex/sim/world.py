@@ -119,7 +119,8 @@ class World:
         self.running: list[Running] = []
         self.sent: dict[type, int] = defaultdict(int)
         self.facts: dict[FactKind, int] = dict.fromkeys(FactKind, 0)
-        self.seen: dict[str, int] = defaultdict(int)  # what machines did, beside messages: timers, facts, losses
+        self.fired: dict[str, int] = defaultdict(int)  # timers by kind, each at its first time
+        self.seen: dict[str, int] = defaultdict(int)  # what else machines did: what was reported, or taken away
         self.events = 0
         self.most_events = sys.maxsize
         self._bounded = scenario.bound_s is not None
@@ -225,7 +226,7 @@ class World:
 
     def _fire(self, timer: Timer) -> Fired:
         """For the first time."""
-        self.seen[f"timer {kind_of(timer.name)}"] += 1
+        self.fired[kind_of(timer.name)] += 1
         return timer.fire()
 
     def _meet(self, node: SimNode, sender: NodeId) -> None:

@@ -161,7 +161,11 @@ class Context(Outbox):
     def home(self) -> NodeId:
         if self.suspects or self.silent or self.deaf:
             return next(iter(self.homes(1)), self.me)
-        return self.first or self.me
+        members = self.members
+        if not members:
+            return self.me
+        start = bisect_left(members, self.options.place)
+        return members[start] if start < len(members) else members[0]
 
     @property
     def heir(self) -> NodeId:

@@ -29,7 +29,6 @@ A4  At most `VISITS` visits of `SPANS` spans and `RIVALS` rivals are remembered.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from softmutex.core.algorithms.wandering.context import same_token
@@ -86,7 +85,7 @@ class Visit:
         self.before = before
         self.after: Place | None = None
         self.came = came
-        self.uses: deque[RememberedHold] = deque(maxlen=SPANS)
+        self.uses: list[RememberedHold] = []  # the last of them; mostly it is one, and a `deque` of that is large
         self.rivals: tuple[Place, ...] = ()  # tokens that were discarded for this one
 
     @property
@@ -102,6 +101,8 @@ class Visit:
 
     def begin(self, request: RequestId, now: Instant) -> None:
         self.uses.append(RememberedHold(request, now))
+        if len(self.uses) > SPANS:
+            del self.uses[0]
 
     def end(self, now: Instant) -> None:
         if self.running:
@@ -152,7 +153,7 @@ class OverlapEvidence:
     def __init__(self, here: TokensHere) -> None:
         self.context = here.context
         self.here = here
-        self.visits: deque[Visit] = deque(maxlen=VISITS)
+        self.visits: list[Visit] = []
         self.cases: dict[int, OverlapCase] = {}
         self._last = 0
         self._serial = 0  # of the questions
@@ -166,6 +167,8 @@ class OverlapEvidence:
         before = None if sender == NOBODY else Place(slot, epoch, stamp, id, max(0, hop - 1), sender)
         visit = Visit(token, place, before, self.context.now)
         self.visits.append(visit)
+        if len(self.visits) > VISITS:
+            del self.visits[0]
         return visit
 
     def renamed(self, visit: Visit, token: Token, place: Place) -> Visit:

@@ -266,7 +266,7 @@ class Home:
         self.posts: dict[int, TokenPost] = {}
         self.borrowing = Borrowing(here, self.posts)
         self.reminders = Reminders(here.context, self.posts)
-        self.looks_after: set[int] = set()  # slots whose holders should ask for more
+        self.looks_after: dict[int, None] = {}  # slots whose holders should ask for more
         self.turn: Duration = 0  # how long one takes, as far as can be seen from here
         self.returned_at: Instant = 0  # tickets that did not reach a holder were last fed again
 
@@ -387,11 +387,11 @@ class Home:
     def _look_after(self, slot: int, lent: int) -> None:
         """Its holder is to ask for more when its queue is short. It may not have been told: the token was faster."""
         if slot not in self.looks_after:
-            self.looks_after.add(slot)
+            self.looks_after[slot] = None
             self.context.timer(("more", slot), self.context.now + 2 * self.context.rto + (lent + LOW) * self.turn)
 
     def looked_after(self, slot: int) -> None:
-        self.looks_after.discard(slot)
+        self.looks_after.pop(slot, None)
         post = self.posts.get(slot)
         if post is not None and post.more:
             post.more = False
@@ -509,7 +509,7 @@ class Home:
         hops = place.hop - post.place.hop
         self._time_turns(post, seen, hops)
         if place.slot in self.looks_after:
-            self.looks_after.discard(place.slot)
+            del self.looks_after[place.slot]
             context.cancel(("more", place.slot))
         if not seen.lease and same_token(post.place, place):
             for node, request in post.fed().items():  # it is idle: they may still wait. Once, or they would be for ever

@@ -52,6 +52,7 @@ WAIT_FOR_HOME: Final = 4 * SECOND  # whom others call silent, and the group does
 GHOSTS: Final = 16
 GHOSTS_EVERY: Final = 4 * SECOND
 GHOSTS_TOLD: Final = 75  # times
+NOBODY_YET: Final[tuple[NodeId, Instant]] = (NOBODY, 0)
 DEAF_FOR: Final = 5 * SECOND  # it says so again within 2.5 s and an inquiry
 
 
@@ -108,7 +109,7 @@ class Ballots:
     def __init__(self, context: Context) -> None:
         self._desk = context
         self._promises: dict[int, tuple[NodeId, Instant]] = {}  # slot -> to whom, until when
-        self._waited_for: tuple[NodeId, Instant] = (NOBODY, 0)  # a home that others want to stand in for, since when
+        self._waited_for = NOBODY_YET  # a home that others want to stand in for, since when
 
     def is_next(self, node: NodeId) -> bool:
         home, since = self._desk.home, self._waited_for[1]

@@ -72,7 +72,21 @@ class Switches(WanderingOptions):
         return self.slots > 1 or self.ageing > 0
 
 
+_READ: Final[dict[tuple[object, ...], Switches]] = {}  # by what they follow from: a simulator makes many machines
+READ_MOST: Final = 64
+
+
 def read_switches(setup: Setup, algorithm: str) -> Switches:
+    key = (algorithm, repr(setup.options), setup.slots, setup.when_isolated, setup.place)
+    switches = _READ.get(key)
+    if switches is None:
+        if len(_READ) >= READ_MOST:
+            _READ.clear()
+        switches = _READ[key] = _read(setup, algorithm)
+    return switches
+
+
+def _read(setup: Setup, algorithm: str) -> Switches:
     options = WanderingOptions.read(setup.options, algorithm)
     gate_ageing = options.ageing if setup.slots > 1 else 0.0
     if gate_ageing:

@@ -219,6 +219,9 @@ class Trail(NamedTuple):
     more: bool  # others wait that are not in the queue
 
 
+NO_TRAIL: Final = Trail(-SECOND, 0, NOBODY, (), 0, False)
+
+
 class KeptAhead:
     """What is sent ahead of a token that moves faster than anything can follow it.
 
@@ -235,7 +238,7 @@ class KeptAhead:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.trail = Trail(-SECOND, 0, NOBODY, (), 0, False)  # of the token that was here last
+        self.trail = NO_TRAIL  # of the token that was here last
         self.past = 0  # the hop until which what others know of this node's place in the queue is no longer so
         self.kept: dict[NodeId, RequestId] = {}  # tickets that the token takes along when it comes here
         self.more = False  # ... and others wait
@@ -347,7 +350,7 @@ class TokenHolder:
         self.home = home
         self.skip = skip  # how long a token stays that nobody wants, where there are no hints
         self.unreached: dict[NodeId, int] = {}  # who did not answer our offers, how often
-        self.mismatches: list[int] = []  # fingerprints of settings that differ from ours
+        self.mismatches: tuple[int, ...] = ()  # fingerprints of settings that differ from ours
 
     # --- a token comes -----------------------------------------------------------------------------------------------
 
@@ -404,7 +407,7 @@ class TokenHolder:
     def _compare_settings(self, token: Token) -> None:
         known = self.mismatches
         if token.settings not in (0, self.context.fingerprint, *known) and len(known) < 16:
-            known.append(token.settings)
+            self.mismatches = (*known, token.settings)
             self.context.note(FactKind.MISMATCH, token, detail="slots, min_interval or switches differ from ours")
 
     def add(self, held: HeldToken, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:

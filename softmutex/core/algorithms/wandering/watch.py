@@ -44,6 +44,7 @@ BEAT_ASTRAY: Final = BEAT // 4  # where the first home does not watch over it
 
 ROLL_EVERY: Final = 5 * SECOND  # two messages, where all is well
 ROLL_AGAIN: Final = 2 * SECOND
+LONG_AGO: Final[Instant] = -86_400 * SECOND
 
 
 class Beats:
@@ -288,7 +289,7 @@ class LendersRoll:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.called_at: Instant = -86_400 * SECOND
+        self.called_at: Instant = LONG_AGO
         self.few = False  # it has found too few
         self.cut_off = False  # ... twice
 
