@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
 from softmutex.core.events import SECOND, NodeId, Received
 from softmutex.core.group import Listed
+from softmutex.core.group.door import BANNED
 from softmutex.core.group.effects import GiveUp, Mismatch, RefuseMutex, Stalled, Start, TakePart, Tell
 from softmutex.core.group.founding import NOTES_MAX, UNDESCRIBED_MAX
 from softmutex.core.messages import Describe, Description, Message, Offer, Ping, Roster
@@ -188,6 +190,18 @@ def test_where_one_is_silent_it_waits_for_alone_after_and_says_who():
     a.open()
     assert 4.9 < all_started(village, [a], within_s=10) < 5.1
     assert a.said == ["starting alone: 0 of 3 reachable: b.lab refused, c.lab silent, d.lab not resolved"]
+
+
+def test_who_is_listed_and_banned_is_not_waited_for_once_it_has_answered():
+    village = Village()
+    door = SimpleNamespace(objection=lambda node: BANNED if node == 3 else "")
+    a, b, c = village.house(1, door=door), village.house(2), village.house(3)
+    for house in (a, b, c):
+        house.listed(*(other for other in (a, b, c) if other is not house), may_be_late=False)
+    a.open()
+    all_started(village, [a], within_s=1)
+    assert a.founded()
+    assert a.group.members == [1, 2]
 
 
 def test_a_list_that_may_err_is_given_time_for_late_news():

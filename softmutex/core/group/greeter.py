@@ -192,6 +192,12 @@ class Greeter:
         greeting = self._by_nonce.get(nonce)
         return None if greeting is None else greeting.place
 
+    def met_one_banned(self, address: str, now: Instant) -> None:
+        """Who has answered from there is known, and not waited for."""
+        greeting = self._greetings.get(address)
+        if greeting is not None and greeting.is_quick:
+            self._decide(greeting, now)
+
     def heard_myself(self, hello: Hello, to_me: bool, now: Instant) -> bool:
         """A HELLO of this very life has come back. False: it is none of ours."""
         greeting = self._by_nonce.get(hello.nonce)

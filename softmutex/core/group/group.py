@@ -162,8 +162,7 @@ class Group:
     @property
     def is_settled(self) -> bool:
         """Of everybody who is listed it is known whether it is there, and nobody is expected any more."""
-        listing = self.listing
-        return listing is not None and not listing.pending and not self._news_at and self.greeter.is_settled
+        return bool(self.listing and not self.listing.pending and not self._news_at and self.greeter.is_settled)
 
     def reachability(self) -> tuple[tuple[str, str], ...]:
         """Everybody whom the membership lists, but for this node, and in a word what became of it."""
@@ -471,6 +470,8 @@ class Group:
             self.put(Drop(objection))
             self.put(Say("certificates", f"{name or 'a node'} at {source} {why}.", once=f"no certificate {source}"))
             return
+        if objection and greeted is not None:
+            self.greeter.met_one_banned(greeted.address, now)
         if id in self._parted and now >= self._parted[id]:
             del self._parted[id]  # P6
         listed = greeted or self.greeter.listed_at(source)
@@ -490,8 +491,7 @@ class Group:
 
     def say_bye(self) -> None:
         """To those who were heard last; the others hear it from the membership, or find out when they need us."""
-        heard = sorted(self.peers.values(), key=lambda peer: -peer.heard_at)
-        for peer in heard[:BYES_MAX]:
+        for peer in sorted(self.peers.values(), key=lambda peer: -peer.heard_at)[:BYES_MAX]:
             self.say_bye_to(peer.id)
 
     def say_bye_to(self, id: NodeId) -> None:
