@@ -447,6 +447,20 @@ def test_where_one_goes_on_while_another_opens_it_with_other_terms_one_of_them_i
     assert not [effect for house in (old, new) for effect in house.did if isinstance(effect, Mismatch)]
 
 
+def test_who_hears_of_it_from_one_that_only_takes_part_asks_who_uses_it():
+    """Or a ring of members that pass a message on stands still: each hears of it from a member that does not use it."""
+    village = Village()
+    user, other, third = village.neighbours(3)
+    user.group.founding.uses = lambda mutex: mutex in user.started
+    rests(other)
+    user.open("x")
+    all_started(village, [user], within_s=10)
+    other.send(third.id, "x", OFFER)
+    village.run(1)
+    [taken] = [effect for effect in third.did if isinstance(effect, TakePart)]
+    assert (taken.peer, taken.description.by, taken.kept) == (user.id, user.id, (Received(other.id, OFFER),))
+
+
 def test_who_uses_it_makes_those_give_up_other_terms_who_only_take_part():
     village = Village()
     a, b = village.neighbours(2)

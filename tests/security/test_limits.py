@@ -96,18 +96,16 @@ def test_a_name_that_is_too_long_is_no_frame():
 
 
 async def test_datagrams_that_nobody_reads_are_dropped_the_oldest_first():
-    class Kept(Datagram):
-        """One that can be watched as long as anybody keeps it."""
-
-        __slots__ = ("__weakref__",)
+    class Source(str):
+        """One that can be watched as long as anybody keeps its datagram."""
 
     most = limit("datagrams that wait to be read")
     mailbox, waiting = Mailbox(), WeakSet()
     for number in range(3 * most + 10):
-        datagram = Kept("there", b"%d" % number)
-        waiting.add(datagram)
-        mailbox.put(datagram)
-        del datagram
+        source = Source(number)
+        waiting.add(source)
+        mailbox.put(Datagram(source, b"%d" % number))
+        del source
         assert len(waiting) < 2 * most  # cut in one piece now and then
     received = [datagram.payload for datagram in await mailbox.receive()]
     assert (len(received), received[0]) == (most, b"%d" % (2 * most + 10))

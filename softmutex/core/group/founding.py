@@ -281,13 +281,16 @@ class Founding:
                 return
             introduction = self._introductions[mutex] = Introduction(self._number(mutex))
             group.put(SetTimer(("introduction", introduction.number), now + INTRODUCTION))
-        if now - introduction.asked.get(sender, 0) >= ANSWER and len(introduction.asked) < KEPT_MAX:
-            introduction.asked[sender] = now
-            group.put(Tell(sender, mutex, Describe(False)))
+        self._ask(introduction, mutex, sender, now)
         if len(introduction.kept) < KEPT_MAX:
             introduction.kept.append(received)
         else:
             group.put(Drop("undescribed"))
+
+    def _ask(self, introduction: Introduction, mutex: str, peer: NodeId, now: Instant) -> None:
+        if now - introduction.asked.get(peer, 0) >= ANSWER and len(introduction.asked) < KEPT_MAX:
+            introduction.asked[peer] = now
+            self._group.put(Tell(peer, mutex, Describe(False)))
 
     def _heard_of(self, inquiry: Inquiry, received: Received) -> None:
         """Whoever speaks of a mutex to its machine uses it, or takes part by terms that are not known to be others."""
@@ -351,12 +354,8 @@ class Founding:
         elif mutex in self.running:
             if said.algorithm and (difference := differs(self.running[mutex], said)):
                 self._on_other_terms(mutex, sender, said, difference, now)
-        elif mutex in self._introductions and said.algorithm and not self._is_given_up(mutex, said, now):
-            introduction = self._introductions.pop(mutex)
-            del self._by_number[introduction.number]
-            self._group.put(CancelTimer(("introduction", introduction.number)))
-            self._group.put(TakePart(mutex, sender, said, tuple(introduction.kept)))
-            self._learn(sender, said.digest, now)
+        elif mutex in self._introductions and said.algorithm:
+            self._on_introduction(mutex, sender, said, now)
         elif said.standing is Standing.KNOWN:
             self._note(mutex, Standing.KNOWN, said.by or sender, now + KNOWN_FOR)
 
@@ -374,10 +373,20 @@ class Founding:
             self._note(mutex, said.standing, sender, now + known_for)
             group.put(GiveUp(mutex))
 
-    def _is_given_up(self, mutex: str, said: Description, now: Instant) -> bool:
-        """This node gave it up, since somebody is about to run it otherwise, and it is told how it was run before."""
-        note = self._note_of(mutex, now)
-        return said.standing is not Standing.KNOWN or (not said.by and note is not None)
+    def _on_introduction(self, mutex: str, sender: NodeId, said: Description, now: Instant) -> None:
+        """F7. This node may have given it up, since somebody is about to run it otherwise, and is told how it was run
+        before, by one that only takes part. So whoever was heard to use it, or to be about to, is asked then."""
+        group, note = self._group, self._note_of(mutex, now)
+        if said.standing is not Standing.KNOWN:
+            return
+        if not said.by and note is not None and note.by != sender and note.by in group.peers:
+            self._ask(self._introductions[mutex], mutex, note.by, now)
+            return
+        introduction = self._introductions.pop(mutex)
+        del self._by_number[introduction.number]
+        group.put(CancelTimer(("introduction", introduction.number)))
+        group.put(TakePart(mutex, sender, said, tuple(introduction.kept)))
+        self._learn(sender, said.digest, now)
 
     def _on_answer(self, inquiry: Inquiry, sender: NodeId, said: Description, now: Instant) -> None:
         group = self._group
