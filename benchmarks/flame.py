@@ -147,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("directory", type=Path)
     parser.add_argument(
-        "--samples", type=int, default=5000, help="of each process, one in 2 ms of its CPU time at most"
+        "--samples", type=int, default=2000, help="of each process, one in 2 ms of its CPU time at most"
     )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
