@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.security import banned, ousted, real_lists, test_flaps, under_attack
+from tests.security import banned, moving, ousted, real_lists, test_flaps, under_attack
 
 
 class Fault(NamedTuple):
@@ -40,6 +40,11 @@ FAULTS = {
         "lists forget members and remember them, the network is cut",
         lambda seed, folder: test_flaps.flap(seed, bool(seed & 1), bool(seed & 2), folder),
         test_flaps.T_S,
+    ),
+    "addresses": Fault(
+        "members move to other addresses, and to those of others; lists show it late",
+        lambda seed, _folder: moving.move(seed),
+        moving.T_S,
     ),
     "clones": Fault(
         "two members are clones of each other",

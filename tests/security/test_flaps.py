@@ -13,6 +13,7 @@ from softmutex import Node
 from softmutex.ports import Member
 from softmutex.runtime import keyfile
 from softmutex.testing import MemoryNetwork, in_virtual_time
+from tests.security import moving
 from tests.security.insider import KEY, Certifying
 from tests.security.under_attack import last_seen_apart
 
@@ -60,6 +61,12 @@ class Flapping(Certifying):
 def test_whoever_lives_is_back_in_time(seed, complete: bool, identities: bool, tmp_path: Path):
     for each in range(3, 40) if seed == "many" else [seed]:
         flap(each, complete, identities, tmp_path)
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param("many", marks=pytest.mark.slow)])
+def test_whoever_lives_is_back_in_time_where_addresses_change(seed):
+    for each in range(1, 20) if seed == "many" else [seed]:
+        moving.move(each)
 
 
 @in_virtual_time
