@@ -148,6 +148,7 @@ async def test_members_beyond_the_limit_are_not_taken_in(
     ):
         assert a.statistics().peers + 1 == 5
         assert a.statistics().dropped["members"] == 4
+        assert a.statistics().told["members"] == 1
         stranger.say(a, Pong(1))
         await until(lambda: a.statistics().dropped["members"] == 5)
         assert a.statistics().peers + 1 == len(a.peers()) + 1 == 5
@@ -164,6 +165,7 @@ async def test_addresses_beyond_the_limit_are_not_greeted():
             greeted = {to for to, frame in overheard.frames if isinstance(frame.message, Hello)}
             assert len(greeted) == 3
             assert a.statistics().dropped["candidates"] == 7
+            assert a.statistics().told["candidates"] == 7  # counted, and written once
 
 
 async def test_a_leaver_says_farewell_to_so_many(

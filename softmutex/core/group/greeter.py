@@ -129,6 +129,10 @@ class Greeter:
             return
         if len(self._greetings) >= CANDIDATES_MAX:
             self._owner.put(Drop("candidates"))
+            if not is_hint:
+                who = f"{place.label or place.address} is listed, and others, and they are not looked for"
+                text = f"{who}: {CANDIDATES_MAX} addresses have not answered yet, which is the limit."
+                self._owner.put(Say("candidates", text, once="candidates"))
             return
         self._last_number += 1
         greeting = Greeting(place, self._last_number, self._draw(), now, is_hint)

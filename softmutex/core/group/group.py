@@ -226,10 +226,10 @@ class Group:
         return id in self.peers
 
     def _admit(self, newcomers: Sequence[Listed], now: Instant) -> None:
-        room = MEMBERS_MAX - len(self.members)
-        if len(newcomers) > room:
-            self.put(Drop("members", len(newcomers) - room))
-            newcomers = newcomers[:room]
+        if (over := len(self.members) + len(newcomers) - MEMBERS_MAX) > 0:
+            self.put(Drop("members", over))
+            self.put(Say("members", f"{over} more are not taken in: {MEMBERS_MAX} is the limit.", once="members"))
+            newcomers = newcomers[: len(newcomers) - over]
         if not newcomers:
             return
         self.company.add(newcomers)
