@@ -11,8 +11,9 @@ date into its name stops everybody one day. To forget whatever is oldest loses h
 time leaves parked tokens behind whose holders tell watchers of them that know nothing any more, without end: members
 that know the same names are full at the same time, and all forget all that rests.
 
-Z1  A mutex is forgotten only where nobody here holds it or waits for it, its machine knows of nobody who waits, no
-    message but small talk came for REST, and its algorithm bears it (`Algorithm.may_be_forgotten`).
+Z1  A mutex is forgotten only where nobody here holds it or waits for it, and its algorithm bears it
+    (`Algorithm.may_be_forgotten`); for want of room only where its machine knows of nobody who waits, and no message
+    but small talk came for REST.
 Z2  A parked token that goes with it is lost as with a node that died: the others do not miss it before somebody wants
     it. A name that all have forgotten begins anew, with the first epoch.
 """
@@ -68,11 +69,13 @@ def forget(node: RunningNode, mutexes: Set[LocalMutex]) -> None:
 
 def uses(node: RunningNode, name: str) -> bool:
     """Whether an application of this node holds it or waits for it, or did so in the last minute: then those settings
-    with which it was opened are the group's (`core/group/founding.py`, F7)."""
+    with which it was opened are the group's (`core/group/founding.py`, F7). And whoever must not forget it (Z1)."""
     mutex = node.mutexes.get(name)
-    if mutex is None or not mutex.is_own:
+    if mutex is None:
         return False
-    return bool(mutex.waiting or mutex.holding) or node.now() - mutex.used_at < REST
+    if not mutex.machine.may_be_forgotten:
+        return True
+    return mutex.is_own and (bool(mutex.waiting or mutex.holding) or node.now() - mutex.used_at < REST)
 
 
 def gives_way(node: RunningNode, mutex: LocalMutex, terms: Terms) -> bool:

@@ -174,6 +174,25 @@ async def test_settings_are_changed_once_nobody_has_used_the_name_for_a_minute()
 
 
 @in_virtual_time
+async def test_who_comes_back_while_another_opens_it_by_another_algorithm_is_served():
+    """A machine that counts what each member has asked bears no member that forgets its count: it starved."""
+    for number in range(16):
+        network = MemoryNetwork(seed=number, delay=0.05, jitter=0.02)
+        async with node_on(network) as one, node_on(network) as two, node_on(network) as other:
+            for _ in range(3):
+                await asyncio.gather(*(_enter(node.mutex("x", algorithm="raymond")) for node in (one, two)))
+            await asyncio.sleep(61)
+            new = asyncio.create_task(_enter(other.mutex("x")))
+            await asyncio.sleep(0.02 * number)
+            back = asyncio.create_task(_enter(one.mutex("x", algorithm="raymond")))
+            await asyncio.sleep(0.5)
+            last = asyncio.create_task(_enter(two.mutex("x", algorithm="raymond")))
+            _, starved = await asyncio.wait([new, back, last], timeout=60)
+            assert not starved, f"story {number}"
+            await asyncio.gather(new, back, last, return_exceptions=True)
+
+
+@in_virtual_time
 async def test_settings_of_who_left_keep_nobody_out():
     network = MemoryNetwork(seed=1)
     async with node_on(network) as heir, node_on(network) as other:
