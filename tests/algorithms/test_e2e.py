@@ -73,6 +73,17 @@ def test_on_the_winners_way_whoever_wants_a_vote_is_sent_to_the_winner():
     assert not sent(b, Enqueue) and sent(b, RequestVote)
 
 
+def test_who_asks_again_for_a_vote_is_not_sent_to_itself_again():
+    """A late copy named it the winner, also at replicas that would have voted for it: nobody ran for ten seconds."""
+    b = bench(E2E, HOMES[NUMBER])
+    b.start(founder=True)
+    b.receive(IAmWinner(NUMBER, Bid(1, FIRST), 1, FIRST), FIRST)
+    b.receive(RequestVote(NUMBER, Bid(2, FIRST), 1), FIRST)
+    assert sent(b, Enqueue) == [(FIRST, Enqueue((Bid(2, FIRST),)))]  # who won knows where the token went
+    b.receive(RequestVote(NUMBER, Bid(2, FIRST), 1, again=True), FIRST)
+    assert not sent(b, Enqueue) and [to for to, _ in sent(b, Response)] == [FIRST]
+
+
 def test_the_right_goes_to_the_first_of_the_queue_with_the_rest_of_it():
     b, bid = winner()
     b.receive(Enqueue((Bid(4, 8), Bid(3, 7))), BETWEEN)

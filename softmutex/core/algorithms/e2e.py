@@ -209,7 +209,8 @@ class E2E(Quorum):
         bid, crown = message.bid, self._crown
         match message:
             case RequestVote(_, _, _, again):
-                if self._is_crowned(now) and (arrived or not again):
+                asks_in_vain = again and crown.holder == bid.node  # it knows no better than this node does
+                if self._is_crowned(now) and (arrived or not again) and not asks_in_vain:
                     self._post(crown.holder, Enqueue((bid,), 0, again), out)
                     return None
             case IAmWinner():

@@ -11,7 +11,9 @@ of its replicas along, until it speaks or is known to be dead: if these are more
 overlap in the wake of a fault: a holder that was cut off or asleep for longer than a lease is told so.
 
 A replica that moves to a newcomer is quiet there for a lease, unless it is told what was before. If the newcomer goes
-before that, it says so, and who had the replica before goes on as if nothing had happened (UNTOUCHED).
+before that, it says so, and who had the replica before goes on as if nothing had happened (UNTOUCHED). Where members
+do not agree on who is there, a replica votes again a lease after its heir has heard that it is the heir: no bound is
+claimed there for a wait.
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ class Quorum(OneByOne):
     Options: ClassVar[type[QuorumOptions]] = QuorumOptions
     laws = (
         claim(Weather.ANY, Law.EFFECTS)
-        | claim(Weather.ANY & ~Weather.DEATHS, Law.REQUESTS)
+        # Where views differ, a key that moves is nobody's until its heir knows of it, and quiet for a lease then.
+        | claim(Weather.ANY & ~(Weather.DEATHS | Weather.VIEWS), Law.REQUESTS)
         | claim(Weather.ANY & ~Weather.VIEWS, Law.ALARMS, Law.OVERLAP)  # else two nodes may have one replica's vote
     )
     routed: ClassVar[frozenset[type[Message]]] = ROUTED
