@@ -1,8 +1,8 @@
 """Many mutexes in one group, by rounds: the world of seed 004's figures.
 
-What it decides: what a round is. In each, so many requests are made, each by a random node for a random mutex; every
-holder ends its run of A with some probability; and so many nodes die and join. A message takes a thousandth of a round,
-so each round's traffic is over before the next one.
+What it decides: what a round is. In each, so many requests are made, by random nodes or by a few in turn, each for a
+random mutex; every node that holds something ends one of its runs of A with some probability; and so many nodes die and
+join. A message takes a thousandth of a round, so each round's traffic is over before the next one.
 
 `world.py` has one mutex, and a machine for it on each node. 1,000 nodes with 65 mutexes are 65,000 machines, of which
 most would never hear a message. So here a machine is made where the first message for its mutex comes, as in the
@@ -63,8 +63,10 @@ class Rounds:
     mutexes: int = 65
     rounds: int = 20
     requests: int = 20  # a round
-    ends: float = 0.5  # probability that a holder ends in a round
+    requesters: int = 0  # so many nodes make all requests, in turn; 0: any node
+    ends: float = 0.5  # probability that a node with holds ends one of them in a round
     churn: int = 0  # nodes that die, and nodes that join, together, a round; who wants or holds something is spared
+    turn_rounds: float = 0.0  # what a machine is told of how long A takes; 0: 1 / ends
     replicas: int = 5
     lease_rounds: float = 1000.0
     seed: int = 1
@@ -109,6 +111,7 @@ class Many:
         self._rng = random.Random(job.seed)  # the machines'
         self._chance = random.Random(f"rounds {job.seed}")  # the world's
         self._members = list(range(1, job.nodes + 1))
+        self._requesters = [self._somebody() for _ in range(job.requesters)]
         self._newest = job.nodes
         self._shared: dict[str, Any] = {}
         self._seats: dict[tuple[NodeId, int], Driven] = {}
@@ -130,7 +133,7 @@ class Many:
             self._churn()
             self._end_some()
             for _ in range(job.requests):
-                self._ask(self._seat(self._somebody(), int(self._chance.random() * job.mutexes)))
+                self._ask(self._seat(self._next_requester(), int(self._chance.random() * job.mutexes)))
             self._go_on_until(EPOCH + ROUND * (number + 1))
         counted.machines = len(self._seats)
         counted.load = {node: counted.load[node] for node in self._members if node in counted.load}
@@ -141,6 +144,11 @@ class Many:
 
     # --- what a round brings -----------------------------------------------------------------------------------------
 
+    def _next_requester(self) -> NodeId:
+        if not self._requesters:
+            return self._somebody()
+        return self._requesters[self.counted.asked % len(self._requesters)]
+
     def _ask(self, seat: Driven) -> None:
         seat.requests += 1
         seat.waiting.append(seat.requests)
@@ -148,18 +156,22 @@ class Many:
         self._handle(seat, Requested(seat.requests))
 
     def _end_some(self) -> None:
+        held: dict[NodeId, list[tuple[Driven, int]]] = {}
         for runs in self._running.values():
-            for seat, request in list(runs):
-                if self._chance.random() < self._job.ends:
-                    runs.remove((seat, request))
-                    self._handle(seat, Released(request))
+            for seat, request in runs:
+                held.setdefault(seat.node, []).append((seat, request))
+        for holds in held.values():
+            if self._chance.random() < self._job.ends:
+                seat, request = holds[int(self._chance.random() * len(holds))]
+                self._running[seat.mutex].remove((seat, request))
+                self._handle(seat, Released(request))
 
     def _churn(self) -> None:
         half = self._job.churn // 2
         if not half:
             return
         busy = {seat.node for seat in self._seats.values() if seat.waiting}
-        busy |= {seat.node for runs in self._running.values() for seat, _ in runs}
+        busy |= {seat.node for runs in self._running.values() for seat, _ in runs} | {*self._requesters}
         free = [node for node in self._members if node not in busy]
         self._chance.shuffle(free)
         left = tuple(sorted(free[:half]))
@@ -180,7 +192,7 @@ class Many:
         seat = self._seats.get((node, mutex))
         if seat is None:
             job = self._job
-            timing = Timing(op=ROUND / SECOND / job.ends, nodes_max=max(2, job.nodes))
+            timing = Timing(op=ROUND / SECOND * (job.turn_rounds or 1 / job.ends), nodes_max=max(2, job.nodes))
             options = {"replicas": job.replicas, "lease_s": job.lease_rounds * ROUND / SECOND}
             setup = Setup(node, self._members, self._rng, timing, options, place=spot_of(mutex), shared=self._shared)
             seat = self._seats[node, mutex] = Driven(node, mutex, self._make(setup))

@@ -295,6 +295,13 @@ def test_many_mutexes_in_one_group_exclude_each_for_itself(algorithm: str):
     assert counted.sent == again.sent and counted.load == again.load
 
 
+def test_a_few_that_make_all_requests_release_one_of_what_they_hold_a_round():
+    def granted(requesters: int) -> int:
+        return count(Rounds("sigma", nodes=60, mutexes=5, rounds=10, requests=10, requesters=requesters)).granted
+
+    assert 5 < granted(1) <= 5 + 10 < granted(0)
+
+
 @pytest.mark.parametrize("algorithm", ["sigma", "e2e", "non-e2e"])
 def test_they_go_on_while_a_tenth_of_the_group_dies_in_each_round(algorithm: str):
     counted = count(Rounds(algorithm, nodes=60, mutexes=5, rounds=10, requests=10, churn=12, lease_rounds=2))
