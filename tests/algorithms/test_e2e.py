@@ -16,6 +16,7 @@ from softmutex.core.routing import PrefixRing, key_of
 from softmutex.sim import nemesis, simulate
 from softmutex.sim.many import Rounds, count
 from softmutex.sim.scenario import Scenario
+from softmutex.sim.scenarios import scenario
 from tests.core.bench import START, Bench
 
 MEMBERS = tuple(range(1, 200))
@@ -314,6 +315,13 @@ def test_who_wants_it_no_more_gives_back_also_the_votes_that_are_on_their_way():
     b.request(1)
     b.handle(Withdrawn(1))
     assert [message.replica for _, message in sent(b, ReleaseVote)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("seed", [3, 6])
+def test_who_wants_it_no_more_ends_nobodys_turn(seed: int):
+    """It had passed the token on, asked anew and gave up: by giving that bid back to replicas that had not voted for it
+    it ended its older one, under which the next in turn ran, and replicas voted for a second holder."""
+    assert not simulate(scenario("churn-30", "e2e", seed, nodes_max=9)).violation_count
 
 
 def test_withdrawn_is_withdrawn():

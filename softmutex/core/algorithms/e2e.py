@@ -150,6 +150,7 @@ class E2E(Quorum):
         "_asked_server",
         "_crier",
         "_crown",
+        "_has_reigned",
         "_is_renewing",
         "_passed",
         "_passing",
@@ -167,6 +168,7 @@ class E2E(Quorum):
         super().__init__(setup)
         self._crown = NO_CROWN  # as it was last heard of here
         self._reign = NO_BID  # whose token is here
+        self._has_reigned = False  # once, under a bid of its own
         self._turn = 0
         self._crier = NOBODY
         self._queue: list[Bid] = []
@@ -199,6 +201,7 @@ class E2E(Quorum):
         self._drop_token(out)
         super()._run(now, out)
         self._reign, self._turn, self._queue = self._bid, 0, []
+        self._has_reigned = True
         self._cry()
 
     def _cry(self) -> None:
@@ -318,7 +321,10 @@ class E2E(Quorum):
         bid, self._bid = self._bid, NO_BID
         self._is_renewing = False
         if self._reign == NO_BID or self._passing is not None:  # it never ran
-            self._clear_way(bid)  # also where no vote has come yet: who leaves now could not give it back
+            # Also where no vote has come yet: who leaves now could not give it back. But a newer bid ends an older one
+            # of the same node at a replica, and under that one the next in turn may run.
+            numbers = self._owners if self._has_reigned else range(len(self._keys))
+            self._inbox += [ReleaseVote(number, bid, 0) for number in numbers]
         else:
             self._pass_token(now, out)
 
