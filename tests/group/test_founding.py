@@ -461,6 +461,21 @@ def test_who_hears_of_it_from_one_that_only_takes_part_asks_who_uses_it():
     assert (taken.peer, taken.description.by, taken.kept) == (user.id, user.id, (Received(other.id, OFFER),))
 
 
+def test_many_who_only_take_part_and_speak_at_once_do_not_keep_it_from_being_asked():
+    village = Village(3, delay_s=0.2)
+    user, third, *others = village.neighbours(20)
+    user.group.founding.uses = lambda mutex: mutex in user.started
+    rests(*others)
+    user.open("x")
+    all_started(village, [user], within_s=10)
+    village.run(1)
+    assert third.group.founding.notes == 1
+    for other in others:
+        other.send(third.id, "x", OFFER)
+    village.run(1.9)  # one way there, there and back to them, there and back to the user
+    assert [effect.peer for effect in third.did if isinstance(effect, TakePart)] == [user.id]
+
+
 def test_who_uses_it_makes_those_give_up_other_terms_who_only_take_part():
     village = Village()
     a, b = village.neighbours(2)

@@ -281,14 +281,15 @@ class Founding:
                 return
             introduction = self._introductions[mutex] = Introduction(self._number(mutex))
             group.put(SetTimer(("introduction", introduction.number), now + INTRODUCTION))
-        self._ask(introduction, mutex, sender, now)
+        if len(introduction.asked) < KEPT_MAX:
+            self._ask(introduction, mutex, sender, now)
         if len(introduction.kept) < KEPT_MAX:
             introduction.kept.append(received)
         else:
             group.put(Drop("undescribed"))
 
     def _ask(self, introduction: Introduction, mutex: str, peer: NodeId, now: Instant) -> None:
-        if now - introduction.asked.get(peer, 0) >= ANSWER and len(introduction.asked) < KEPT_MAX:
+        if now - introduction.asked.get(peer, 0) >= ANSWER:
             introduction.asked[peer] = now
             self._group.put(Tell(peer, mutex, Describe(False)))
 
