@@ -447,6 +447,25 @@ def test_where_one_goes_on_while_another_opens_it_with_other_terms_one_of_them_i
     assert not [effect for house in (old, new) for effect in house.did if isinstance(effect, Mismatch)]
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_terms_are_changed_only_where_all_answer(seed: int):
+    """Or who was silent has its token still when it is heard again, and runs beside the one that changed them."""
+    village = Village(seed, delay_s=DELAYS_S[seed % 4])
+    one, other, *others = village.neighbours(3 + seed)
+    rests(other, *others)
+    village.cut([other], [one, *others])
+    one.open("x", OTHER)
+    village.run(60)
+    assert "x" not in one.started
+    [stalled] = [effect for effect in one.did if isinstance(effect, Stalled)]
+    assert "changed only where all answer" in stalled.why
+    assert not [effect for house in others for effect in house.did if isinstance(effect, GiveUp)]
+    village.heal()
+    all_started(village, [one], within_s=30)
+    village.run(10)
+    assert not [house for house in (other, *others) if "x" in house.group.founding.running]
+
+
 def test_who_hears_of_it_from_one_that_only_takes_part_asks_who_uses_it():
     """Or a ring of members that pass a message on stands still: each hears of it from a member that does not use it."""
     village = Village()

@@ -24,6 +24,7 @@ F5  An answer counts for the stage of the inquiry in which it was asked for, a w
 F6  What others can make grow is bounded, and forgotten: notes of who asks and who uses, messages kept.
 F7  Who only takes part defends no terms. Where nobody that answers uses it, and some take part by other terms, all are
     asked anew, and are to give it up: each forgets it before it answers, and is as one that never heard of it (F2).
+    Nobody is left out (but with `proceed`): who was silent would go on with a token of its own, beside the new one.
 """
 
 from __future__ import annotations
@@ -201,12 +202,17 @@ class Founding:
             return False
         answered = len(group.members) - len(silent)
         if silent and inquiry.when_isolated != "proceed" and 2 * answered <= len(group.members):
-            self._stall(inquiry, self._name_silent(silent, answered))
+            self._stall(inquiry, self._name_silent(silent, answered, "which is not more than half"))
             return False
-        if inquiry.others_terms and not inquiry.replaces and not inquiry.takes_part:
-            inquiry.replace(self._draw(), now)
-            self.look_again(now)
-            return False
+        if inquiry.others_terms and not inquiry.takes_part:
+            if silent and inquiry.when_isolated != "proceed":
+                why = "some with other settings, which are changed only where all answer"
+                self._stall(inquiry, self._name_silent(silent, answered, why))
+                return False
+            if not inquiry.replaces:
+                inquiry.replace(self._draw(), now)
+                self.look_again(now)
+                return False
         self._tell_who_is_missing(inquiry.mutex, silent)
         self._conclude(inquiry, inquiry.takes_part, now)
         return True
@@ -216,11 +222,11 @@ class Founding:
             inquiry.is_stalled = True
             self._group.put(Stalled(inquiry.mutex, why))
 
-    def _name_silent(self, silent: Sequence[NodeId], answered: int) -> str:
+    def _name_silent(self, silent: Sequence[NodeId], answered: int, which: str) -> str:
         group = self._group
         who = ", ".join(group.company.call(node) for node in silent[:4]) + (", ..." if len(silent) > 4 else "")
         return (
-            f"{answered} of {len(group.members)} members answer, this one included, which is not more than half, "
+            f"{answered} of {len(group.members)} members answer, this one included, {which}, "
             f"and none of these knows of a token. Silent: {who}"
         )
 
