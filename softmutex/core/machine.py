@@ -83,6 +83,7 @@ class Algorithm(ABC):
     has_token: ClassVar[bool] = True  # which rests somewhere, or is on its way between two; else nothing does
     needs_every_member: ClassVar[bool] = False  # grants nothing while a member does not answer, and must know them all
 
+    ticket_s: ClassVar[float] = 1.0  # and six delays: until a ticket has its place, from when on two rounds are a law
     may_be_forgotten: ClassVar[bool] = False  # by a node that neither uses it nor has been told of a use for a minute
     small_talk: ClassVar[frozenset[str]] = frozenset()  # messages, by class, that tell of no use: beats, questions
     elects: ClassVar[bool] = False  # who holds it leads: it is granted to the first in rank, not in turn

@@ -113,7 +113,7 @@ class Bounds(Laws):
         hop = round(scenario.delay_s * (1 + scenario.jitter) * SECOND)
         self._handover = HOPS * hop + SECOND // 4
         fair = not (scenario.faults or scenario.own_views or self._always or scenario.duplication)
-        self._ticket = 6 * hop + SECOND if fair else self._bound  # until a ticket is where it has to be
+        self._ticket = 6 * hop + round(world.algorithm.ticket_s * SECOND) if fair else self._bound  # until it is there
         self._pairs: list[Pair] = []  # that go on
         self._past: list[Pair] = []  # that may still be reported in time
         self._index: dict[Named, Pair] = {}

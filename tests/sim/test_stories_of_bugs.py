@@ -180,7 +180,7 @@ STORIES = {
     # Two of four were cut off. Each of both halves asked one random member now and then, and was lucky.
     "where some are known to be silent, all are called": nemesis.draw(3041, (2, 16)),
     # A parked token was used again and again on the smaller side: only a token in use made its watcher call the roll.
-    "who finds a member silent makes sure that it is not cut off": nemesis.draw(3039, (2, 16)),
+    "who finds a member silent makes sure that it is not cut off": nemesis.draw(3039, (2, 16)).but(seed=101),
     # Each round of an inquiry waited out its time for a node that the group knew to be silent.
     "nobody waits for the answer of who is known to be silent": nemesis.draw(3071, (2, 16)),
     # "It was just seen there", said the node that the asker itself had told so, and nothing was made for another while.
@@ -189,7 +189,7 @@ STORIES = {
     "the evidence goes on beyond a dead holder": nemesis.draw(3042, (2, 16)),
     # Heard by others, and hearing nobody, it was waited for: as holder, as home, as who asks for the ballot.
     "who hears nobody is waited for by nobody": nemesis.draw(4035, (2, 16)),
-    "who hears nobody holds up no other part of a divided group": nemesis.draw(4044, (2, 16)),
+    "who hears nobody holds up no other part of a divided group": nemesis.draw(4044, (2, 16)).but(seed=101),
     "who hears nobody delays no turns": nemesis.draw(3047, (2, 16)),
     # The better token had been sent to a node that did not take it, and nobody else was asked where it had been.
     "the evidence goes on where the trail of the better token is wrong": scenario("pause-3s", "wandering", 37),
@@ -226,7 +226,7 @@ STORIES = {
     # and was reminded by nobody, for ten minutes beside an idle token.
     "who asks again in its turn is asked when the token is idle": nemesis.draw(6099, (2, 16)).but(seed=60992),
     # Whoever reminded it knew of an earlier request of its only, and it took no notice.
-    "a reminder of an earlier request is one": nemesis.draw(6099, (2, 16)).but(delay_s=0.94 * 0.0178),
+    "a reminder of an earlier request is one": nemesis.draw(6099, (2, 16)).but(delay_s=0.96 * 0.0178),
 }
 
 

@@ -90,7 +90,7 @@ def test_whoever_counts_as_older_comes_first_but_for_those_on_their_way(seed: in
 def test_who_is_first_stays_so_where_the_home_moves_to_a_newcomer():
     """A register that was handed over as it stands, without due times, let six come in before their turn."""
     run = Scenario(
-        algorithm=Urgent, nodes=20, op_s=8.0, duration_s=600.0, seed=7, demand="poisson:0.14", delay_s=0.005,
+        algorithm=Urgent, nodes=20, op_s=8.0, duration_s=800.0, seed=7, demand="poisson:0.14", delay_s=0.005,
         options={"ageing": 20.0}, ids="random", faults=(Lives(every_s=9.0, life_s=100.0, wants=False),),
     )  # fmt: skip
     seen = visits_in(run)

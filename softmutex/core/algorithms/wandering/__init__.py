@@ -18,9 +18,10 @@ Each rule, where it lives, what it is for, and where the papers have it:
     register    home          the home keeps who waits: first come, first served   fairness          004, 002 central
     yielding    home          who had it lately lets others go first               fairness          000 section 3
     reminders   home          who was told to wait is asked at an idle token       liveness
-    queue       home          32 tickets travel along; more come by the batch      O(1) messages     004, at the owner
+    queue       home          32 tickets travel; the last one asks for more   O(1) messages     004, at the owner
     borrowing   home          who waits behind a long turn comes to an idle slot   no idle slot
-    ahead       tokens        who is too late for a fast token is kept where it comes by   fairness
+    come by     home          a token with the home's own ticket comes by: others wait there   O(1) messages
+    ahead       tokens        who is fed too late is kept where the token comes by   fairness
     hand-over   tokens        to the head of the queue                             one delay         000 section 4
     early       tokens        asked while A still runs                             one delay         000 section 4
     attempts    tokens        who cannot be reached keeps its ticket for a while   fairness

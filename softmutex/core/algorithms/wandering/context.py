@@ -89,6 +89,7 @@ class Context(Outbox):
         "silent",
         "strange",
         "suspects",
+        "way",
         "woke_at",
     )
 
@@ -109,6 +110,7 @@ class Context(Outbox):
         self.gone: dict[NodeId, None] = {}  # the last that left: nobody else may know yet
         self.strange: dict[NodeId, Instant] = {}  # who waits and is not known here, and since when
         self.rto: Duration = RTO_FIRST
+        self.way: Duration = 0  # of a message to another node; 0: not known yet
         self._round_trip: Duration = -1
         self._deviation: Duration = 0
 
@@ -322,6 +324,14 @@ class Context(Outbox):
     def round_trip(self) -> Duration:
         """The usual one. (Not measured yet: some milliseconds.)"""
         return self._round_trip if self._round_trip >= 0 else RTO_LEAST // 4
+
+    def answered(self, took: Duration, repeated: bool) -> None:
+        """How long a message is under way, by an answer to our WANT; to one that was repeated only if nothing is known
+        yet: it may be less. No time-out goes by this: what a home does first may take longer."""
+        if not repeated:
+            self.way += (took // 2 - self.way) // 2 if self.way else took // 2
+        elif not self.way and took < 6 * self.rto:
+            self.way = took // 2
 
     def random_others(self, count: int) -> list[NodeId]:
         """Different members, not this one; fewer when there are not so many, or luck has it."""

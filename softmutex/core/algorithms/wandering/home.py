@@ -48,7 +48,7 @@ from softmutex.core.events import NOBODY, Duration, Instant, NodeId, RequestId, 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.context import Context
     from softmutex.core.algorithms.wandering.search import TokenSearches
-    from softmutex.core.algorithms.wandering.tokens import HeldToken, TokensHere
+    from softmutex.core.algorithms.wandering.tokens import HeldToken, KeptAhead, TokensHere
     from softmutex.core.algorithms.wandering.watch import LendersRoll
 
 REGISTER: Final = 1 << 18
@@ -238,6 +238,7 @@ class Feeder(Protocol):
 
 class Home:
     __slots__ = (
+        "ahead",
         "borrowing",
         "context",
         "feeder",
@@ -254,8 +255,11 @@ class Home:
         "turn",
     )
 
-    def __init__(self, here: TokensHere, search: TokenSearches, roll: LendersRoll, feeder: Feeder) -> None:
+    def __init__(
+        self, here: TokensHere, ahead: KeptAhead, search: TokenSearches, roll: LendersRoll, feeder: Feeder
+    ) -> None:
         self.context = here.context
+        self.ahead = ahead
         self.here = here
         self.search = search
         self.roll = roll
@@ -285,6 +289,7 @@ class Home:
                 del post.lent[node]  # that one has its turn, which is yet to be seen
                 turns = 2
         register = self.late if want.late else self.ready
+        again = node in self.ready or node in self.late
         if node in self.ready or node in self.late:
             if node in self.late and not want.late:
                 del self.late[node]
@@ -294,18 +299,21 @@ class Home:
             return
         register[node] = request
         self.precedence.asks(node, self.context.now - credit)
-        if not self.serve():
-            self._queue(node, request, turns)
+        if not self.serve() and (again or self.turn * self._waiting > LAZY or not self.turn):
+            self._queue(node, request, turns)  # else its turn comes sooner than it would ask again
 
     @property
     def somebody_waits(self) -> bool:
         return bool(self.ready or self.late)
 
+    @property
+    def _waiting(self) -> int:
+        return len(self.ready) + len(self.late) + sum(len(post.lent) for post in self.posts.values())
+
     def _queue(self, node: NodeId, request: RequestId, turns: int = 1) -> None:
         """Its turn comes later."""
-        waiting = len(self.ready) + len(self.late) + sum(len(post.lent) for post in self.posts.values())
         each = max(PATIENCE_EACH, self.turn * 5 // 4)
-        patience = max(PATIENCE, each * waiting // self.context.options.slots)
+        patience = max(PATIENCE, each * self._waiting // self.context.options.slots)
         self.reminders.patient(node, request, patience, turns)
         self.context.post(node, Queued(request, patience))
 
@@ -351,7 +359,7 @@ class Home:
         low = 1 if self.context.options.by_home else LOW
         for slot in sorted(range(slots), key=self.borrowing.load) if slots > 1 else (0,):
             held = self.here.by_slot.get(slot)
-            if held is not None:
+            if held is not None and not held.moved:
                 if not held.giving:
                     self._serve_here(held)
                 continue  # if it is being given away, `moved` serves
@@ -369,8 +377,10 @@ class Home:
                 self._feed(post, ())  # as long as they wait here, a more urgent one comes before them
             if post.more:
                 self._look_after(slot, len(post.lent))
-            if self.search.running(slot) or post.more:
+            if self.search.running(slot) or post.more or len(post.lent) >= QUEUE:
                 continue
+            if post.until and self.context.me in post.lent and not self.context.options.by_home:
+                continue  # it will come by
             room = 1 if low == 1 else QUEUE if post.until == 0 else max(1, low + 1 - len(post.lent))
             tickets = self._next(room, post.place.holder if post.until else NOBODY)
             if not tickets:
@@ -412,7 +422,12 @@ class Home:
         self._feed(post, tickets)
 
     def _feed(self, post: TokenPost, tickets: tuple[Ticket, ...]) -> None:
-        self.context.post(post.place.holder, Feed(post.place.slot, tickets, post.more, STEPS))
+        place, to = post.place, post.place.holder
+        if self.context.options.by_home:
+            self.context.post(to, Feed(place.slot, tickets, post.more, STEPS))
+        else:  # either it is there, or will come there
+            to = self.ahead.last_of(place.hop) or to
+            self.context.post(to, Feed(place.slot, tickets, post.more, STEPS, place.hop))
 
     def take_along(self, queue: int) -> tuple[tuple[Ticket, ...], bool]:
         """For a token that came here with so many in its queue: who waits in the register, and whether there are
@@ -435,8 +450,10 @@ class Home:
     def heard_of(self, slot: int) -> Place | None:
         """Where this node hears from, as it should: whoever misses that token cannot reach its holder, that is all."""
         post = self.posts.get(slot)
-        if post is None or not post.heard_at or not self.context.is_member(post.place.holder):
+        if post is None or not post.heard_at:
             return None
+        if not self.context.is_member(post.place.holder) and post.place.holder not in self.context.heard:
+            return None  # it left, and has not spoken since
         return post.place if (post.until or post.heard_at + PARKED_BEAT + SLACK) > self.context.now else None
 
     @property
@@ -511,14 +528,19 @@ class Home:
         if place.slot in self.looks_after:
             del self.looks_after[place.slot]
             context.cancel(("more", place.slot))
+        coming: dict[NodeId, RequestId] = {}
         if not seen.lease and same_token(post.place, place):
             for node, request in post.fed().items():  # it is idle: they may still wait. Once, or they would be for ever
                 if node not in (place.holder, context.me) and self.borrowing.once(Ticket(node, request)):
                     self.ready.setdefault(node, request)
-        elif not hops and same_token(post.place, place) and context.now - post.fed_at > context.round_trip:
-            self.ready = {**post.never_arrived(seen.queue), **self.ready}
+        elif not hops and same_token(post.place, place):
+            if context.now - post.fed_at > max(context.round_trip, 2 * context.way):
+                self.ready = {**post.never_arrived(seen.queue), **self.ready}
+            else:
+                coming = post.never_arrived(seen.queue)  # said before they arrived there
         self._follow(post, place, context.living(seen.queue))
-        post.unsure.clear()
+        post.lent.update(coming)
+        post.unsure = dict.fromkeys(coming)
         taken_again = post.idle and seen.lease and context.options.slots > 1
         post.again, post.idle, post.second = 0, False, False
         post.heard_at = 0 if sender == context.me else context.now
@@ -530,7 +552,7 @@ class Home:
         if (seen.lease or hops > 0) and not self.roll.may_lend():
             context.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
             return
-        room = (1 if context.options.by_home else QUEUE) - len(post.lent)
+        room = 1 - len(post.lent) if context.options.by_home else 0 if post.lent else QUEUE
         tickets = self._next(room, sender if seen.lease else NOBODY)
         tickets = tickets or (() if seen.lease else self.borrowing.for_idle(post))
         post.more = bool(self.ready or self.late or (tickets and (post.more or len(tickets) > LOW)))
@@ -678,6 +700,9 @@ class Home:
         if place is None:
             for post in self.posts.values():
                 post.more = False  # the holder that was told so has not heard it
+                for node, request in bequest.tickets:
+                    if post.lent.get(node) == request:
+                        del post.lent[node]  # it is in no token's queue
             self.ready = {**dict(self.context.living(bequest.tickets)), **self.ready}
         elif self.context.learn(place):
             news = True

@@ -75,6 +75,7 @@ class Wandering(Algorithm):
     Options = WanderingOptions
     messages = MESSAGES
     slots_most = 256
+    ticket_s = 0.05
     may_be_forgotten = (
         True  # who has forgotten it is as a newcomer, and what went with it is made anew when it is wanted
     )
@@ -111,7 +112,7 @@ class Wandering(Algorithm):
         search = self.search = TokenSearches(here, self.deafness, self.ghosts, self)
         requests = self.requests = OwnRequests(here, self.ahead, search, self, setup.timing)
         watch = self.watch = Watch(here, search)
-        home = self.home = Home(here, search, self.roll, self)
+        home = self.home = Home(here, self.ahead, search, self.roll, self)
         skip = setup.timing.skip if setup.timing.skip is not None else setup.timing.op / 40
         skip = max(from_seconds(skip), SECOND // 1000)
         self.holder = TokenHolder(here, self.ahead, self.evidence, self.deafness, search, requests, watch, home, skip)
@@ -272,8 +273,6 @@ class Wandering(Algorithm):
                 self.search.fired(number)
             case "retry":
                 self.search.retry(number)
-            case "kept":
-                self.ahead.tell()
             case "more":
                 self.home.looked_after(number)
             case "serve":
@@ -490,7 +489,7 @@ class Wandering(Algorithm):
         elif any(held.doubt for held in here.by_slot.values()):
             state = "doubtful"
         elif tokens:
-            state = "parked" if all(held.parked for held in here.by_slot.values()) else "passing"
+            state = "passing" if any(held.giving for held in here.by_slot.values()) else "parked"
         else:
             state = "waiting" if self.requests.waiting else "idle"
         return View(

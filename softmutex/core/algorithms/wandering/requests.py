@@ -41,6 +41,7 @@ class OwnRequests:
     __slots__ = (
         "ahead",
         "asked",
+        "asked_at",
         "context",
         "gen",
         "gen_most",
@@ -53,9 +54,9 @@ class OwnRequests:
         "named",
         "patience",
         "precedence",
+        "repeated",
         "search",
         "since",
-        "strayed",
         "tries",
         "waiting",
     )
@@ -72,8 +73,9 @@ class OwnRequests:
         self.precedence = Precedence(here.context.options)  # of the requests that wait here
         self.named: RequestId = 0  # by our last ticket
         self.asked: RequestId | None = None  # the request that our ticket names
+        self.asked_at: Instant = 0  # when our WANT was sent first that nobody has answered; 0: none
+        self.repeated = False  # ... and it was sent again
         self.tries = 0  # by the home unanswered ones in a row, of whatever request
-        self.strayed = False  # the last WANT went elsewhere, after a token, and nobody has answered it
         self.home = NOBODY  # as it was when our ticket was sent
         self.keeper = NOBODY  # who said last that it has our ticket, and for how long that is good
         self.patience: Duration = 0
@@ -153,6 +155,7 @@ class OwnRequests:
         if self.asked is None:
             return
         self.asked = None
+        self.asked_at = 0
         self.missed = False
         self.context.cancel("want")
         self.ahead.rest()
@@ -169,7 +172,7 @@ class OwnRequests:
         """The census found the token, or a new one was made."""
         if self.asked is None or not self.context.options.hints:
             return
-        self.tries = 0
+        self.tries = self.asked_at = 0
         if holder == NOBODY:
             self._send()
         else:
@@ -180,7 +183,10 @@ class OwnRequests:
             return
         reminds = not patience and request < self.asked  # an idle token, and somebody who has not heard of our turn
         if request == self.asked or reminds:
-            self.tries, self.strayed = 0, False
+            if self.asked_at and keeper == self.home:
+                self.context.answered(self.context.now - self.asked_at, self.repeated)
+            self.asked_at = 0
+            self.tries = 0
             patience = min(patience, DAY)
             self.keeper, self.patience = keeper, patience
             self.context.timer("want", self.context.now + self.context.jitter(patience))
@@ -217,7 +223,7 @@ class OwnRequests:
     def offered(self) -> None:
         """An offer is on its way: we are in the token's queue."""
         if self.asked is not None and self.context.options.hints:
-            self.tries, self.strayed = 0, False
+            self.tries = 0
             self.context.timer("want", self.context.now + self.context.jitter(PATIENCE))
 
     def passed_over(self) -> None:
@@ -254,17 +260,9 @@ class OwnRequests:
         self.gen -= (self.gen - self.gen_most) // 20
 
     def _send(self, new: bool = False) -> None:
-        """A new ticket after the token that was here just now, whatever the home has left unanswered; else home.
-
-        What went after the token and is not answered goes home: who was asked may be cut off, and for ever.
-        """
-        ahead, here = self.ahead, self.here
-        if (self.tries or self.strayed) and not new:
-            self._send_to(self.context.home, 0 if self.tries else STEPS)
-        elif (there := ahead.waits_there(self.context.me, new=True)) != NOBODY:
-            self._send_to(there, STEPS, ahead.trail.hop)
-        elif (after := here.passed_to()) != NOBODY:
-            self._send_to(after, STEPS, ahead.hop_to(after))
+        after = self.ahead.beside_a_new_home() if new else NOBODY
+        if after != NOBODY:
+            self._send_to(after, STEPS, self.ahead.trail.hop)
         else:
             self._send_to(self.context.home, 0 if self.tries else STEPS)
 
@@ -272,8 +270,10 @@ class OwnRequests:
         if self.asked is None:
             raise InvariantBreach(f"node {self.context.me} looks for the token on behalf of nobody")
         wait = AGAIN * self.context.rto << min(self.tries, 4)
+        self.repeated = self.asked_at > 0 and self.home == self.context.home
+        if not self.repeated:
+            self.asked_at = self.context.now
         self.home = self.context.home
-        self.strayed = to != self.home
-        self.tries += not self.strayed
+        self.tries += to == self.home
         self.context.timer("want", self.context.now + wait)
         self.context.ask(to, Want(self.context.me, self.asked, self.late, steps, ahead), self.credit)

@@ -27,7 +27,7 @@ S3  An invitation is no right: it is withdrawn freely until the release, and not
 L1  A token here is in use, parked, being given, or has a timer (`walk`, `beat`) or an inquiry that comes back to it.
 L2  Who keeps tickets ahead waits for the token itself: it was in the queue at a later hop than it last had the token,
     or refused it. When it waits no more, it gives them back to the home.
-A4  Kept ahead are at most twice as many tickets as a token has room for.
+A4  Kept ahead are at most four times as many tickets as a token has room for.
 """
 
 from __future__ import annotations
@@ -86,8 +86,10 @@ class HeldToken:
         "giving",
         "invite_set",
         "invited",
+        "invited_at",
         "late",
         "late_more",
+        "moved",
         "parked",
         "plain",
         "retry",
@@ -112,6 +114,7 @@ class HeldToken:
         self.came_at = now
         self.parked = False
         self.invited = NOBODY  # who has an offer
+        self.invited_at: Instant = 0
         self.invite_set = False  # the timer that looks whether the next holder still is there
         self.plain = NOBODY  # who did not stand for its ticket
         self.retry: Ticket | None = None  # for which the token was committed at once
@@ -121,6 +124,7 @@ class HeldToken:
         self.giving = False  # offered for good, perhaps committed
         self.late: tuple[Ticket, ...] = ()  # came while it was being given away
         self.late_more = False  # ... and others wait that are not among them
+        self.moved = False  # it is committed, and this node, its home, feeds it where it goes
         self.doubt = False  # it may have been replaced
         self.doubted_at: Instant = 0
 
@@ -135,7 +139,7 @@ class HeldToken:
 class TokensHere:
     """The tokens that are here, and what may be known of them elsewhere in this node."""
 
-    __slots__ = ("by_slot", "context", "handover", "leaving", "orphans", "passed_at")
+    __slots__ = ("by_slot", "context", "handover", "leaving", "orphans")
 
     def __init__(self, context: Context, handover: Handover) -> None:
         self.context = context
@@ -143,7 +147,6 @@ class TokensHere:
         self.by_slot: dict[int, HeldToken] = {}
         self.orphans: dict[RequestId, tuple[Visit, Place]] = {}  # holds whose token was discarded while A ran
         self.leaving = False
-        self.passed_at: Instant = 0  # when a token was last committed at once
 
     @property
     def in_use(self) -> int:
@@ -181,21 +184,6 @@ class TokensHere:
         """Where it will be when it is over there."""
         return place_of(held.token._replace(hop=held.token.hop + 1), held.invited)
 
-    def passed_to(self) -> NodeId:
-        """Where the token went from here just now: a request is sent after it, and not to the home."""
-        context = self.context
-        held = self.by_slot.get(0)
-        if context.options.by_home or context.now - self.passed_at > FRESH // 4:
-            return NOBODY
-        if held is not None:
-            return held.invited if self.presence(0) is Presence.PASSING else NOBODY
-        best = context.best.get(0)
-        return NOBODY if best is None or best.holder == context.me or best.holder in context.gone else best.holder
-
-    def committed(self) -> None:
-        """A token went to somebody at once."""
-        self.passed_at = self.context.now
-
     def tell_visit(self, visit: Visit, reason: LostReason) -> None:
         for held in self.by_slot.values():
             if held.visit is visit:
@@ -213,98 +201,104 @@ class Trail(NamedTuple):
 
     left_at: Instant
     stay: Duration  # how long it was here
-    to: NodeId
-    queue: tuple[Ticket, ...]  # behind that one
+    queue: tuple[Ticket, ...]  # behind the one that it went to
     hop: int
-    more: bool  # others wait that are not in the queue
+    to: NodeId
+    home: NodeId  # as it was then, as far as this node knew
+    is_new: bool  # another one than when a token left before
 
 
-NO_TRAIL: Final = Trail(-SECOND, 0, NOBODY, (), 0, False)
+NO_TRAIL: Final = Trail(-SECOND, 0, (), 0, NOBODY, NOBODY, False)
 
 
 class KeptAhead:
     """What is sent ahead of a token that moves faster than anything can follow it.
 
         A passes the token on, with T waiting in its queue        T keeps what comes for the token, until it comes by
-        A gets a ticket for it, too late  ----- WANT, FEED ---->  and puts it behind those in the queue
+        A is fed a ticket for it, too late  ------- FEED ------>  and puts it behind those in the queue
 
-    The naive way, to send the ticket after the token, from holder to holder, is as fast as the token at best: with
-    turns of a millisecond those near its trail got in again and again, and others waited for a hundred rounds. So it
-    goes to the last one of whom the sender knows that the token will still come there; and who gets it before the
-    token keeps it. L2 says for how long, A4 how many.
+    The naive way, to send the ticket after the token, from holder to holder, is as fast as the token at best, and may
+    follow it for a round. So it goes to the last one of whom the sender knows that the token will still come there; and
+    who gets it before the token keeps it. L2 says for how long, A4 how many.
     """
 
-    __slots__ = ("context", "kept", "more", "past", "trail")
+    __slots__ = ("context", "early", "kept", "more", "past", "trail")
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.trail = NO_TRAIL  # of the token that was here last
         self.past = 0  # the hop until which what others know of this node's place in the queue is no longer so
-        self.kept: dict[NodeId, RequestId] = {}  # tickets that the token takes along when it comes here
+        self.kept: dict[NodeId, RequestId] = {}  # tickets that followed it, and are next when it comes here
+        self.early: dict[NodeId, RequestId] = {}  # those that overtook it are the last of its queue
         self.more = False  # ... and others wait
 
     def leaves(self, token: Token, came_at: Instant, to: NodeId) -> None:
-        now = self.context.now
-        self.trail = Trail(now, now - came_at, to, token.queue, token.hop, token.escort.more)
+        now, home = self.context.now, self.context.home
+        is_new = self.trail.home not in (NOBODY, home)
+        self.trail = Trail(now, now - came_at, token.queue, token.hop, to, home, is_new)
         self.past = token.hop
 
     def refused(self, token: Token) -> None:
         """It was this node's turn, and it did not want it any more."""
         self.past = max(self.past, token.hop)
 
-    def hop_to(self, node: NodeId) -> int:
-        """For what is sent after the token: where it overtakes it, it is kept. 0: it did not go there from here."""
-        return self.trail.hop if node == self.trail.to else 0
-
-    def waits_there(self, but: NodeId, new: bool) -> NodeId:
-        """Somebody whom the token that left has not reached yet: the last one of its queue. NOBODY: what is sent after
-        it will reach it, or what is `new` has to wait behind those in the register."""
+    def beside_a_new_home(self) -> NodeId:
+        """Where the token went just now, if the home is another one than it was: nobody there may know that token."""
         context, trail = self.context, self.trail
-        gone_for = context.now - trail.left_at
-        slow = trail.stay > context.round_trip // 2 or gone_for < trail.stay // 2
-        if slow or context.options.by_home or (new and trail.more):
-            return NOBODY
-        for ticket in reversed(trail.queue):
-            if ticket.node not in (but, context.me) and context.is_member(ticket.node):
-                return ticket.node
-        return NOBODY
+        lately = context.now - trail.left_at < FRESH and trail.home == context.home
+        return trail.to if trail.is_new and lately and context.is_member(trail.to) else NOBODY
 
-    def keep(self, waits: bool, tickets: tuple[Ticket, ...], more: bool, hop: int) -> bool:
-        """Until the token comes by, in whose queue this node was at that hop. False: it does not."""
-        context = self.context
-        if not waits or hop <= self.past or len(self.kept) + len(tickets) > 2 * QUEUE:
+    def last_of(self, hop: int) -> NodeId:
+        """If the token left from here to this hop, and moves too fast for a message: the last one of its queue."""
+        context, trail = self.context, self.trail
+        fast = trail.hop + 1 == hop and trail.stay <= max(context.round_trip, 2 * context.way)
+        return self._last() if fast else NOBODY
+
+    def waits_there(self) -> NodeId:
+        """Somebody whom the token that left has not reached yet: the last one of its queue. NOBODY: it has not been
+        gone for as long as it was here, and what is sent after it will reach it."""
+        context, trail = self.context, self.trail
+        if context.now - trail.left_at < trail.stay or context.options.by_home:
+            return NOBODY
+        return self._last()
+
+    def _last(self) -> NodeId:
+        me, is_member = self.context.me, self.context.is_member
+        return next((node for node, _ in reversed(self.trail.queue) if node != me and is_member(node)), NOBODY)
+
+    def keep(self, tickets: tuple[Ticket, ...], hop: int, early: bool = True) -> bool:
+        """Until the token comes by, in whose queue this node, which waits, was at that hop. False: it does not."""
+        context, there = self.context, self.early if early else self.kept
+        if hop <= self.past or len(there) + len(tickets) > 2 * QUEUE:
             return False
         for node, request in context.living(tickets):
-            if node != context.me and self.kept.get(node, 0) < request:
-                self.kept[node] = request
-        self.others_wait(more)
+            if node != context.me and there.get(node, 0) < request:
+                there[node] = request
         return True
-
-    def tell(self) -> None:
-        """They need not ask again soon."""
-        for node, request in self.kept.items():
-            self.context.post(node, Queued(request, PATIENCE))
 
     def others_wait(self, more: bool) -> None:
         self.more = self.more or more
 
-    def arrives(self) -> tuple[tuple[Ticket, ...], bool]:
-        """The token is here, and takes them along; and whether others wait."""
+    def arrives(self, queue: tuple[Ticket, ...]) -> tuple[tuple[Ticket, ...], bool]:
+        """The token is here, with this queue: those whom it takes along, in order, and whether others wait."""
+        kept, early = self._take()
         more, self.more = self.more, False
-        return self._take(), more
+        return kept + queue + early, more
 
     def rest(self) -> None:
         """This node waits no longer, and no token came."""
-        kept = self._take()
+        kept, early = self._take()
+        kept += early
         for start in range(0, len(kept), QUEUE):
             self.context.give_back(kept[start : start + QUEUE])
 
-    def _take(self) -> tuple[Ticket, ...]:
-        if not self.kept:
-            return ()
-        kept = tuple(Ticket(*item) for item in self.kept.items())
+    def _take(self) -> tuple[tuple[Ticket, ...], tuple[Ticket, ...]]:
+        if not self.kept and not self.early:
+            return (), ()
+        kept, early = (tuple(Ticket(*item) for item in each.items()) for each in (self.kept, self.early))
         self.kept.clear()
-        return kept
+        self.early.clear()
+        return kept, early
 
 
 class TokenHolder:
@@ -383,26 +377,31 @@ class TokenHolder:
             self.ahead.others_wait(old.late_more)
         self._take_along(held)
         self.advance(held)
-        if (
-            held.token.escort.more
-            and len(held.token.queue) <= LOW
-            and token.slot in self.here.by_slot
-            and not held.giving
-        ):
-            self.watch.beat(held)
+        if self.here.by_slot.get(token.slot) is held and not held.giving:
+            self._ask_for_more(held)
 
     def _take_along(self, held: HeldToken) -> None:
         """Those that were kept for it here, and who waits in the register."""
-        kept, more = self.ahead.arrives()
+        queue, more = self.ahead.arrives(held.token.queue)
         if more:
             held.escort(more=True)
-        if kept:
-            self.context.give_back(self.add(held, kept))
+        if len(queue) > len(held.token.queue):
+            held.token = queued(held.token, ())
+            self.context.give_back(self.add(held, queue))
         if self.home.somebody_waits:
             first, more = self.home.take_along(len(held.token.queue))
             self.context.give_back(self.add(held, first))
             if more:
                 held.escort(more=True)
+
+    def _ask_for_more(self, held: HeldToken) -> bool:
+        """Others wait at the home, and nobody is left in the queue: it is asked once, and its answer is waited for."""
+        low = LOW if self.context.options.by_home else 0
+        if not held.token.escort.more or len(held.token.queue) > low or held.doubt:
+            return False
+        if not held.beats.sent_at:
+            self.watch.beat(held)
+        return True
 
     def _compare_settings(self, token: Token) -> None:
         known = self.mismatches
@@ -456,7 +455,8 @@ class TokenHolder:
                     self.uninvite(held)
             queue = self.known_first(held)
         hints = self.context.options.hints
-        if requests.waiting and self.here.may_use() and ((hints and not queue) or self._row_goes_on(held)):
+        others = bool(queue) or (held.token.escort.more and not self.context.options.by_home)
+        if requests.waiting and self.here.may_use() and ((hints and not others) or self._row_goes_on(held)):
             self._grant(held)
         elif queue:
             self._pass(held)
@@ -467,7 +467,7 @@ class TokenHolder:
                 pause = 0 if held.row else self.skip
                 self.context.timer(("walk", held.token.slot), self.context.now + pause)
                 held.parked = True
-        else:
+        elif self.context.options.by_home or not self._ask_for_more(held):
             self._park(held)
 
     def known_first(self, held: HeldToken) -> tuple[Ticket, ...]:
@@ -543,6 +543,7 @@ class TokenHolder:
         request = requests.label
         full = self.context.options.each in (1, self.here.in_use)  # else another token may be free: ask for it
         direct = full and not held.token.escort.more and self.context.options.hints and not self.context.options.ageing
+        direct = direct and (bool(there) or not requests.asks)  # else it is on its way to the home
         if there:  # it stands for this one now
             mine = Ticket(self.context.me, request)
             queue = tuple(mine if ticket.node == mine.node else ticket for ticket in held.token.queue)
@@ -589,7 +590,7 @@ class TokenHolder:
                 held.invite_set = True
                 self.context.timer(("invite", held.token.slot), self.context.now + FRESH // 2)
             return
-        held.invited = ticket.node
+        held.invited, held.invited_at = ticket.node, self.context.now
         self.handover.offer_early(held.token, ticket.node, self.context.now, self.context.out)
 
     def invite_fired(self, slot: int) -> None:
@@ -636,7 +637,11 @@ class TokenHolder:
         if held.invited not in (NOBODY, to):
             self.uninvite(held)
         self.watch.ended(held)
-        escort = Escort(held.token.escort.watch, self.watch.unseen(held), held.token.escort.more)
+        at_once = request > 0 and to not in (held.invited, held.plain) and self.is_there(to, FRESH)
+        asked = held.invited == to and context.now - held.invited_at >= 2 * context.way
+        ways = 1 if at_once or asked else 3
+        unseen = self.watch.unseen(held, ways * context.way)
+        escort = Escort(held.token.escort.watch, unseen, held.token.escort.more)
         token = Token(*held.token[:5], queue, context.fingerprint, held.token.baggage, escort)
         held.giving = True
         held.parked = False
@@ -645,14 +650,17 @@ class TokenHolder:
         held.given_for = Ticket(to, request) if request else None
         if held.invited == to:
             self.handover.commit(token, context.now, context.out)
-        elif request and held.plain != to and self.is_there(to, FRESH):
+        elif at_once:
             held.invited = held.plain = to
             held.retry = Ticket(to, request)
             self.handover.give_at_once(token, to, request, context.now, context.out)
-            self.here.committed()
         else:
             held.invited = to
             self.handover.give(token, to, context.now, context.out)
+        is_on_its_way = self.here.presence(token.slot) is Presence.PASSING
+        if is_on_its_way and context.home == context.me and not context.options.by_home:
+            held.moved = True  # whoever waits here is not to wait until it has arrived
+            self.home.moved(self.here.next_place(held), token, held.beats.watcher)
         self.tell_queued(token.slot)
 
     def passed(self, token: Token, to: NodeId) -> None:
@@ -666,7 +674,8 @@ class TokenHolder:
         place = Place(token.slot, token.epoch, token.stamp, token.id, token.hop + 1, to)
         held.visit.went_to(place)
         context.learn(place)
-        self.home.moved(place, token, held.beats.watcher)
+        if not held.moved:
+            self.home.moved(place, token, held.beats.watcher)
         if held.late:
             self.forward(token.slot, held.late, token.escort.more or held.late_more)
 
@@ -701,7 +710,7 @@ class TokenHolder:
         held.late = ()
         inherited = self.here.leaving and not queue
         if held.giving:
-            held.giving = False
+            held.giving = held.moved = False
             # Others may have heard that it is over there, one hop later: what they hear from here must be later still.
             held.token = held.token._replace(hop=held.token.hop + 2)
             self.context.learn(place_of(held.token, self.context.me))
@@ -768,18 +777,9 @@ class TokenHolder:
                         held.unanswered.append(ticket)
                     self.fed(held, (), False)
                     return
-        ahead, steps = self.ahead.waits_there(want.node, new=True), min(want.steps, STEPS)
-        if self.ahead.keep(self.requests.asks, (Ticket(want.node, want.request),), False, want.ahead):
-            context.timer("kept", context.now + LAZY)
+        if self.requests.asks and self.ahead.keep((Ticket(want.node, want.request),), want.ahead):
             return
-        if ahead != NOBODY and steps > 0:
-            context.post(ahead, want._replace(steps=steps - 1, ahead=self.ahead.trail.hop))
-            return
-        after = self.here.passed_to()
-        if after not in (NOBODY, want.node) and steps > 0:
-            context.post(after, want._replace(steps=steps - 1, ahead=self.ahead.hop_to(after)))
-            return
-        want = want._replace(ahead=0)
+        want, steps = want._replace(ahead=0), min(want.steps, STEPS)
         home = context.heir if self.here.leaving else context.home
         if home == context.me or steps == 0:
             self.home.register(want, credit)
@@ -792,23 +792,25 @@ class TokenHolder:
         if held is not None and not held.giving:
             self.watch.answered(held, sender)
             self.fed(held, feed.tickets, feed.more)
-        elif held is None and self.ahead.keep(self.requests.asks, feed.tickets, feed.more, feed.ahead):
-            pass
+        elif held is None and self.requests.asks and self.ahead.keep(feed.tickets, feed.ahead, feed.steps == STEPS):
+            self.ahead.others_wait(feed.more)
         elif held is not None or feed.steps > 0:
             self.forward(feed.slot, feed.tickets, feed.more, max(0, min(feed.steps, STEPS) - 1))
         else:
             self.context.give_back(feed.tickets)  # the token is faster than they are
 
-    def forward(self, slot: int, tickets: tuple[Ticket, ...], more: bool, steps: int = STEPS) -> None:
+    def forward(self, slot: int, tickets: tuple[Ticket, ...], more: bool, steps: int = STEPS - 1) -> None:
         context = self.context
         held = self.here.by_slot.get(slot)
         best = context.best.get(slot)
-        if held is not None and held.giving:
+        if context.home == context.me and not context.options.by_home:
+            context.give_back(tickets)  # the register knows best where it went, or that it comes by
+        elif held is not None and held.giving:
             room = QUEUE - len(held.late)
             held.late += tickets[:room]  # they follow it when it has arrived
             held.late_more = held.late_more or more
             self.context.give_back(tickets[room:])
-        elif (ahead := self.ahead.waits_there(context.me, new=False)) != NOBODY:
+        elif (ahead := self.ahead.waits_there()) != NOBODY:
             context.post(ahead, Feed(slot, tickets, more, steps, self.ahead.trail.hop))
         elif best is not None and best.holder in context.gone:
             context.post(context.home, Bequest(best, tickets))  # the trail ends here: the home looks for it

@@ -146,11 +146,14 @@ class Watch:
         if beats.unheard and not beats.sent_at and held.using is not None and not held.doubt:
             self.beat(held)
 
-    def unseen(self, held: HeldToken) -> Duration:
-        """How long its watchers have not heard of it. A beat that was sent just now will have been heard; if not, their
-        probes find the next holder."""
+    def unseen(self, held: HeldToken, way: Duration) -> Duration:
+        """How long its watchers will not have heard of it when it has gone this way: where ways are longer than turns
+        it would be heard of too seldom, but nobody doubts it for a guess. A beat that was sent just now will have been
+        heard; if not, their probes find the next holder."""
         beats = held.beats
-        return max(0, self.context.now - (beats.sent_at if beats.tries == 1 else beats.heard_at) - (beats.pace - BEAT))
+        last = beats.sent_at if beats.tries == 1 else beats.heard_at
+        unseen = max(0, self.context.now - last - (beats.pace - BEAT))
+        return max(unseen, min(unseen + way, BEAT))
 
     def ended(self, held: HeldToken) -> None:
         """It is being given away or discarded; the next holder speaks for it."""
@@ -193,7 +196,7 @@ class Watch:
         watcher = self.appoint(held)
         place = place_of(held.token, context.me)
         pace = BEAT if held.parked else self.pace_of(held)
-        lease = 0 if held.parked else pace + self.context.slack
+        lease = 0 if held.parked else pace + self.context.slack + 2 * self.context.way
         if context.me in held.token.escort.watch:
             context.post(context.me, Seen(place, lease, held.token.queue))
         if watcher == NOBODY:
@@ -210,7 +213,7 @@ class Watch:
             beats.sent_at = context.now
             beats.asked_pace = pace
         beats.tries += 1
-        context.timer(("beat", slot), context.now + context.rto)
+        context.timer(("beat", slot), context.now + max(context.rto, 3 * context.way))
 
     def fired(self, slot: int) -> None:
         held = self.here.by_slot.get(slot)
