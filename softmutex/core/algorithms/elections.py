@@ -54,6 +54,7 @@ from softmutex.core.options import Options
 from softmutex.core.patience import Patience
 
 ELECTION, PASS = "election", "pass"
+WIDELY: Final = 15 * SECOND  # how often at the most all others are looked after
 TRIES: Final = 2  # unanswered, until somebody is suspected
 HIGHEST: Final = 2**62  # a term from there on is no honest one
 
@@ -158,6 +159,7 @@ class WithLeader(OneByOne):
         "_term",
         "_tries",
         "_unpassed",
+        "_wide_at",
     )
 
     def __init__(self, setup: Setup, method: Method) -> None:
@@ -177,6 +179,7 @@ class WithLeader(OneByOne):
         self._rounds = 0
         self._patience = Patience(SECOND)
         self._announced_at: Instant = 0
+        self._wide_at: Instant = 0  # from when on all may be looked after
 
     # --- what a subclass says ----------------------------------------------------------------------------------------
 
@@ -267,9 +270,13 @@ class WithLeader(OneByOne):
             out += [CancelTimer(ELECTION), Note(FactKind.LEADER, None, self._me)]
             self._led(now, out)
 
-    def _look_after(self, node: NodeId, out: list[Effect]) -> None:
-        """After all the others, too, where it is silent: those that are cut off with it are given up with it."""
-        out.extend(Suspect(other) for other in (self._others() if node in self._silent else [node]))
+    def _look_after(self, node: NodeId, now: Instant, out: list[Effect]) -> None:
+        """After all the others, too, where it is silent: those that are cut off with it are given up with it. Not each
+        time: all would ask all, for as long as it is silent."""
+        is_wide = node in self._silent and now >= self._wide_at
+        if is_wide:
+            self._wide_at = now + WIDELY
+        out.extend(Suspect(other) for other in (self._others() if is_wide else [node]))
 
     def _resign(self, now: Instant, out: list[Effect]) -> None:
         if self._leader == self._me:
@@ -381,7 +388,7 @@ class WithLeader(OneByOne):
                 out.append(Send(sender, Coordinator(self._term)))
         elif self._counts(self._leader) and (self._term > term or (self._term == term and self._leader != sender)):
             out.append(Send(sender, Known(self._term, self._leader)))
-            self._look_after(self._leader, out)  # it is missed there
+            self._look_after(self._leader, now, out)  # it is missed there
         else:
             if term < HIGHEST:
                 self._term = max(term, self._term)
@@ -415,7 +422,7 @@ class WithLeader(OneByOne):
             self._unpassed = {}
         for elected, (to, message, tries) in self._unpassed.items():
             if tries and tries % TRIES == 0:
-                self._look_after(to, out)
+                self._look_after(to, now, out)
             self._unpassed[elected] = (self._next(), message, tries + 1)
             out.append(Send(self._next(), message))
         if self._unpassed:
@@ -428,7 +435,7 @@ class WithLeader(OneByOne):
             if origin != self._me:
                 out.append(Send(origin, Known(self._term, self._leader)))
             if self._leader != self._me:
-                self._look_after(self._leader, out)  # it is missed there
+                self._look_after(self._leader, now, out)  # it is missed there
             return
         self._term = max(min(term, HIGHEST), self._term)
         if self._leader != NOBODY:

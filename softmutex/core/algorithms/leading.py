@@ -96,7 +96,7 @@ class Leading(WithLeader):
                 self._call_election(now, out)
             elif self._leader != self._me:
                 out.append(Send(self._leader, Follow(self._term, 0)))
-                self._look_after(self._leader, out)
+                self._look_after(self._leader, now, out)
             out.append(SetTimer(LOOK, now + EVERY))
 
     def _unwant(self, request: RequestId, now: Instant, out: list[Effect]) -> None:
