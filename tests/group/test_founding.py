@@ -466,6 +466,17 @@ def test_terms_are_changed_only_where_all_answer(seed: int):
     assert not [house for house in (other, *others) if "x" in house.group.founding.running]
 
 
+def test_what_a_machine_of_other_terms_said_is_not_for_the_new_one():
+    village = Village()
+    one, other, third = village.neighbours(3)
+    rests(other, third)
+    one.open("x", OTHER)
+    other.send(one.id, "x", OFFER)
+    all_started(village, [one], within_s=30)
+    assert one.received == [(other.id, "x", OFFER)]
+    assert one.started["x"] == Start("x", True)
+
+
 def test_who_hears_of_it_from_one_that_only_takes_part_asks_who_uses_it():
     """Or a ring of members that pass a message on stands still: each hears of it from a member that does not use it."""
     village = Village()

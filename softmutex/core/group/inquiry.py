@@ -171,6 +171,7 @@ class Inquiry:
     def rests(self, sender: NodeId, digest: int) -> None:
         """It takes part by other terms, and does not use it. Who was asked to give it up is asked once more."""
         self.others_terms[sender] = None
+        self.kept = tuple(each for each in self.kept if each.sender != sender)  # of its machine, which is another one
         if not self.replaces:
             self.answered(sender, digest)
 
