@@ -84,6 +84,7 @@ class LocalMutex:
         "name",
         "node",
         "overlaps",
+        "own_at",
         "past",
         "requests",
         "stalled",
@@ -115,7 +116,8 @@ class LocalMutex:
         self.stalled = ""  # why the first token cannot be made yet
         self.departed = False
         self.heard_at: Instant = 0  # when another node last spoke of this mutex
-        self.used_at: Instant = node.now()  # when somebody, here or elsewhere, last did something with it
+        self.own_at: Instant = node.now()  # when an application of this node last did something with it,
+        self.used_at = self.own_at  # ... and when anybody did
         self.counts = MutexCounts()
         self.waited = Durations()
         self.held = Durations()
@@ -129,7 +131,7 @@ class LocalMutex:
         node = self.node
         now = node.now()
         claim._local = self
-        self.used_at = now
+        self.own_at = self.used_at = now
         claim._asked_at = claim._asked_at or now  # one that takes several slots has asked before, at the gate
         timeout_s = claim._timeout_s
         trying = timeout_s is not None and timeout_s <= 0
@@ -196,7 +198,7 @@ class LocalMutex:
         node = self.node
         now = node.now()
         claim._progress = Progress.ENDED
-        self.used_at = now
+        self.own_at = self.used_at = now
         del self.holding[claim._request]
         if claim._overruns_at is not None:
             node.timers.cancel((self, "overrun", claim._request))

@@ -75,7 +75,7 @@ def uses(node: RunningNode, name: str) -> bool:
         return False
     if not mutex.machine.may_be_forgotten:
         return True
-    return mutex.is_own and (bool(mutex.waiting or mutex.holding) or node.now() - mutex.used_at < REST)
+    return mutex.is_own and (bool(mutex.waiting or mutex.holding) or node.now() - mutex.own_at < REST)
 
 
 def gives_way(node: RunningNode, mutex: LocalMutex, terms: Terms) -> bool:

@@ -174,6 +174,20 @@ async def test_settings_are_changed_once_nobody_has_used_the_name_for_a_minute()
 
 
 @in_virtual_time
+async def test_settings_that_nobody_uses_are_not_defended_since_members_come_and_go():
+    """A newcomer takes part, and tells so whoever has the token."""
+    network = MemoryNetwork(seed=1)
+    async with node_on(network) as once:
+        await _enter(once.mutex("x"))
+        await asyncio.sleep(61)
+        async with node_on(network) as passing:
+            await until(lambda: mutex_shown(passing, network))
+            await asyncio.sleep(1)
+        async with node_on(network) as other:
+            await _enter(other.mutex("x", slots=2))
+
+
+@in_virtual_time
 async def test_who_comes_back_while_another_opens_it_by_another_algorithm_is_served():
     """A machine that counts what each member has asked bears no member that forgets its count: it starved."""
     for number in range(16):
