@@ -177,6 +177,8 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
     add("--algorithms", default="", metavar="A,B,C", help="which ones (default: all that are installed)")
     add("--seed", type=whole, default=1, metavar="S")
     add("--entries", type=whole, default=400, metavar="N", help="how often A runs in each measurement (default: 400)")
+    most = f"leave out what takes more (default: {compare.MOST:,})"
+    add("--events", type=whole, default=compare.MOST, metavar="N", help=most)
     add("--faults", action="store_true", help="instead: what nine nodes do under each fault, as a table of Markdown")
     _engine_arguments(parser)
     add("--json", action="store_true", help="one JSON object instead of a table")
@@ -192,7 +194,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         return 0
     draw = picture.prepare(arguments.plot) if arguments.plot else None
     with bar("compare") as progress, engine.on(arguments.on, arguments.jobs) as found:
-        rows = compare.measure(names, arguments.nodes, arguments.seed, arguments.entries, progress, found)
+        how = (names, arguments.nodes, arguments.seed, arguments.entries)
+        rows = compare.measure(*how, progress, found, arguments.events)
     if draw is not None:
         draw(picture.comparison, rows)
     sys.stdout.write(compare.as_json(rows) if arguments.json else compare.as_text(rows))

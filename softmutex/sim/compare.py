@@ -9,7 +9,7 @@
 
 Times are in message times, as in the seed: one message takes 50 ms here, and A takes twenty times that. Messages are
 everything that is sent, tokens that wander while nobody wants them included; a node's load is what it sends and
-receives for each entry of anybody. What would take more than MOST events is left out, and shown as '-'.
+receives for each entry of anybody. What would take more than `events` is left out, and shown as '-'.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from softmutex import plugins
 from softmutex.core import wire
@@ -37,7 +38,7 @@ RARE = 0.1  # share of the time in which the resource is asked for
 KILLS = 4  # deaths of the holder
 LOSS = 0.05
 CHURN = 0.3  # of the members, a minute
-MOST = 2_000_000  # events of one run
+MOST = 2_000_000  # events of one run, where nothing else is said
 SAMPLED = 16  # of so many messages of a kind one is encoded
 
 
@@ -77,13 +78,14 @@ def measure(
     entries: int,
     progress: Progress | None = None,
     engine: Engine | None = None,
+    events: int = MOST,
 ) -> list[Compared]:
     chosen = list(names)
     if not chosen:
         chosen = [name for name in plugins.installed(plugins.Role.ALGORITHM) if not plugins.algorithm(name).elects]
     for name in chosen:
         plugins.algorithm(name)  # before a long run, not in the middle of it
-    wanted = [(one_row, (name, nodes, seed, entries)) for nodes in sizes for name in chosen]
+    wanted = [(one_row, (name, nodes, seed, entries, events)) for nodes in sizes for name in chosen]
     rows = []
     for row in (engine or InThisProcess()).run(iter(wanted)):
         rows.append(row)
@@ -123,16 +125,16 @@ class Traffic:
         return sum(self.sent[kind] * sum(sizes) / len(sizes) for kind, sizes in self.sizes.items())
 
 
-def _run(scenario: Scenario, traffic: Traffic | None = None) -> Result | None:
+def _run(events: int, scenario: Scenario, traffic: Traffic | None = None) -> Result | None:
     try:
         if traffic is None:
-            return simulate(scenario, most_events=MOST)
-        return simulate(scenario, look=traffic.look, spy=traffic.spy, most_events=MOST)
+            return simulate(scenario, most_events=events)
+        return simulate(scenario, look=traffic.look, spy=traffic.spy, most_events=events)
     except TooLong:
         return None
 
 
-def one_row(name: str, nodes: int, seed: int, entries: int) -> Compared:
+def one_row(name: str, nodes: int, seed: int, entries: int, events: int = MOST) -> Compared:
     base = Scenario(
         algorithm=name,
         nodes=nodes,
@@ -144,11 +146,12 @@ def one_row(name: str, nodes: int, seed: int, entries: int) -> Compared:
         duration_s=entries * OP_S,
     )
     traffic = Traffic(base)
-    rare = _run(base.but(demand=f"poisson:{RARE / OP_S}", duration_s=entries * OP_S / RARE))
-    busy = _run(base, traffic)
-    lossy = _run(base.but(loss=LOSS)) if busy else None
-    churning = _run(base.but(faults=(Churn(CHURN),))) if busy else None
-    killed = _run(base.but(duration_s=(KILLS + 1) * entries * OP_S, faults=(Kill(entries * OP_S),))) if busy else None
+    run = partial(_run, events)
+    rare = run(base.but(demand=f"poisson:{RARE / OP_S}", duration_s=entries * OP_S / RARE))
+    busy = run(base, traffic)
+    lossy = run(base.but(loss=LOSS)) if busy else None
+    churning = run(base.but(faults=(Churn(CHURN),))) if busy else None
+    killed = run(base.but(duration_s=(KILLS + 1) * entries * OP_S, faults=(Kill(entries * OP_S),))) if busy else None
     runs = [result for result in (rare, busy, lossy, churning, killed) if result is not None]
     recoveries = sorted(killed.recoveries_ns) if killed else []
     messages, served = traffic.half or (0, 0)

@@ -6,6 +6,7 @@ import pytest
 
 from softmutex.sim import compare
 from softmutex.sim.compare import Compared, as_text, measure
+from softmutex.sim.world import TooLong
 
 
 @cache
@@ -55,3 +56,14 @@ def test_the_table_has_a_line_for_each_and_says_what_was_left_out():
     text = as_text(list(rows().values()))
     assert len(text.splitlines()) == 2 + len(rows())
     assert compare.shown(None, ".1f") == "-"
+
+
+def test_what_takes_more_events_than_was_said_is_left_out(monkeypatch: pytest.MonkeyPatch):
+    def too_long(*_: object, most_events: int, **__: object) -> None:
+        raise TooLong(f"{most_events} events")
+
+    monkeypatch.setattr(compare, "simulate", too_long)
+    (row,) = measure(["central"], [3], 1, 5, events=7)
+    assert row.messages_rare is None and row.messages_busy is None
+    monkeypatch.setattr(compare, "one_row", lambda *how: how[-1])
+    assert measure(["central"], [3], 1, 5, events=7) == [7]
