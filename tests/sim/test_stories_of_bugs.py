@@ -166,6 +166,7 @@ STORIES = {
         laws=(Law.EFFECTS, Law.TOKENS, Law.OVERLAP, Law.REQUESTS)
     ),
     # A parked token with a stranger in its queue was reported, answered and reported at once, doubled each time.
+    "nobody is twice in a queue": nemesis.draw(20166, (2, 16)),
     "a stranger in the queue makes no storm": nemesis.draw(17, (2, 16)),
     # An answer to an older question was taken for a quick one, and then everything was late.
     "a replayed answer is no quick round trip": nemesis.draw(50, (2, 16)),

@@ -420,7 +420,12 @@ class TokenHolder:
             if at >= 0 and queue[at].request < ticket.request:
                 queue[at] = ticket
                 held.token = queued(held.token, tuple(queue))
-        new = [ticket for ticket in self.context.living(tickets) if ticket.node not in nodes]
+        latest: dict[NodeId, Ticket] = {}  # what was kept for a token and what is in its queue may be of the same node
+        for ticket in self.context.living(tickets):
+            older = latest.get(ticket.node, ticket)
+            if ticket.node not in nodes and older.request <= ticket.request:
+                latest[ticket.node] = ticket
+        new = list(latest.values())
         strangers: list[Ticket] = []
         if len(queue) + len(new) > QUEUE:  # those whom this node can serve come first
             strangers = [ticket for ticket in queue if not self.context.is_member(ticket.node)]
