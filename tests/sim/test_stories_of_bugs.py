@@ -165,8 +165,9 @@ STORIES = {
     "what was promised to the departed is free": nemesis.draw(7, (2, 16)).but(
         laws=(Law.EFFECTS, Law.TOKENS, Law.OVERLAP, Law.REQUESTS)
     ),
-    # A parked token with a stranger in its queue was reported, answered and reported at once, doubled each time.
+    # Tickets that had followed a token were put before its queue, unseen that the same nodes were in it.
     "nobody is twice in a queue": nemesis.draw(20166, (2, 16)),
+    # A parked token with a stranger in its queue was reported, answered and reported at once, doubled each time.
     "a stranger in the queue makes no storm": nemesis.draw(17, (2, 16)),
     # An answer to an older question was taken for a quick one, and then everything was late.
     "a replayed answer is no quick round trip": nemesis.draw(50, (2, 16)),
