@@ -246,7 +246,7 @@ BREAKS = (
     Break(DoesNotCountGenerations, "storm", "order", 2),
     Break(DoesNotCountHops, "nothing", "order"),
     Break(EveryJoinerMakesOne, "nothing", "overlap"),
-    Break(ForgetsItsHolds, "partition-seen", "evidence", 9),
+    Break(ForgetsItsHolds, "blocked-loop", "evidence", 6),
     Break(KeepsTheWeakerToken, "partition-seen", "tokens", 5),
     Break(LeavesWithTheToken, "churn-30", "tokens"),
     Break(MakesATokenWithoutAsking, "pause-past-lease", "tokens"),

@@ -31,6 +31,16 @@ def test_a_request_is_sent_home_and_not_after_the_token_that_has_just_left():
     assert [effect.to for effect in asked if isinstance(effect.message, Want)] == [1]
 
 
+def test_behind_a_long_turn_whoever_waits_is_in_the_queue_of_the_token_though_the_home_waits_too():
+    """Others wait at the home while the token is to come by there; for longer than a moment nobody would see them."""
+    stage = Stage(nodes=3)
+    for node in (2, 1, 3):
+        stage.request(node)
+        stage.run(0.1)
+    stage.run(1)
+    assert stage.machines[2].view().queue == (1, 3)
+
+
 def test_a_leaver_whose_heir_does_not_answer_finds_another_one():
     stage = Stage(nodes=4)
     stage.request(4)

@@ -43,7 +43,7 @@ from softmutex.core.algorithms.wandering.settings import (
     SECOND_EXTRA,
     SLACK,
 )
-from softmutex.core.events import NOBODY, Duration, Instant, NodeId, RequestId, Ticket, Token
+from softmutex.core.events import NOBODY, SECOND, Duration, Instant, NodeId, RequestId, Ticket, Token
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.context import Context
@@ -55,6 +55,7 @@ REGISTER: Final = 1 << 18
 REMINDED: Final = 3
 LOW: Final = 4  # tickets that are fed one by one; more are given by the batch
 STEPS: Final = 4
+SHORT: Final = SECOND  # turns that are shorter, and so long at most others wait for a token that is to come by anyway
 
 
 class TokenPost:
@@ -240,6 +241,7 @@ class Home:
     __slots__ = (
         "ahead",
         "borrowing",
+        "called_at",
         "context",
         "feeder",
         "here",
@@ -272,6 +274,7 @@ class Home:
         self.reminders = Reminders(here.context, self.posts)
         self.looks_after: dict[int, None] = {}  # slots whose holders should ask for more
         self.turn: Duration = 0  # how long one takes, as far as can be seen from here
+        self.called_at: Instant = 0  # our own ticket was last sent after a token
         self.returned_at: Instant = 0  # tickets that did not reach a holder were last fed again
 
     # --- who waits ---------------------------------------------------------------------------------------------------
@@ -379,8 +382,8 @@ class Home:
                 self._look_after(slot, len(post.lent))
             if self.search.running(slot) or post.more or len(post.lent) >= QUEUE:
                 continue
-            if post.until and self.context.me in post.lent and not self.context.options.by_home:
-                continue  # it will come by
+            if post.until and self.context.me in post.lent and self._comes_soon():
+                continue
             room = 1 if low == 1 else QUEUE if post.until == 0 else max(1, low + 1 - len(post.lent))
             tickets = self._next(room, post.place.holder if post.until else NOBODY)
             if not tickets:
@@ -393,6 +396,18 @@ class Home:
             if not self.ready and not self.late:
                 break
         return idle
+
+    def _comes_soon(self) -> bool:
+        """A token with our own ticket in its queue: others may wait here. Where turns are long they are better off in
+        its queue, where everybody sees them, and where they are not lost with this node."""
+        if self.context.options.by_home:
+            return False
+        if 0 < self.turn < SHORT:
+            return True
+        if self.context.now >= self.called_at + SHORT:
+            return False
+        self.context.timer("serve", self.called_at + SHORT)
+        return True
 
     def _look_after(self, slot: int, lent: int) -> None:
         """Its holder is to ask for more when its queue is short. It may not have been told: the token was faster."""
@@ -419,6 +434,8 @@ class Home:
             self._watch(post, GRACE)
         post.lent.update(tickets)
         post.fed_now(tickets, self.context.now)
+        if any(ticket.node == self.context.me for ticket in tickets):
+            self.called_at = self.context.now
         self._feed(post, tickets)
 
     def _feed(self, post: TokenPost, tickets: tuple[Ticket, ...]) -> None:
