@@ -421,10 +421,9 @@ class Bounds(Laws):
     def _cut_off(self, at: Instant, new: Running) -> None:
         if self._is_bound_to_stop(at, new.node):
             self.looked[Law.ISOLATION] += 1
-            since = to_seconds(at - self._smaller[new.node])
-            self.broken(
-                Law.ISOLATION, at, new.node, f"granted {since:.3f} s after it was cut off with the smaller side"
-            )
+            late_s = to_seconds(at - self._smaller[new.node])
+            what = f"granted {late_s:.3f} s after it was cut off with the smaller side"
+            self.broken(Law.ISOLATION, at, new.node, what)
         elif new.node in self._halves and self._world.scenario.when_isolated == "wait" and not self._membership_sees:
             since, half = self._halves[new.node]
             if since + self._bound < at and self._joined_at + self._bound < since:

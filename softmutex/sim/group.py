@@ -295,5 +295,5 @@ def _discard(members: list[NodeId], node_id: NodeId) -> bool:
     return found
 
 
-def _refusal(event: Event) -> Void | None:
+def _refusal(event: object) -> Void | None:
     return event.message if isinstance(event, Received) and isinstance(event.message, Void) else None

@@ -159,9 +159,9 @@ class World:
         self._order += 1
         heappush(self._heap, (self.now + delay, self._order, None, (call, args)))
 
-    def on_the_way(self) -> list[tuple[SimNode, Event]]:
+    def on_the_way(self) -> list[tuple[SimNode, Event | Timer]]:
         """Whatever is to reach a node, in no useful order."""
-        return [(node, event) for _, _, node, event in self._heap if node is not None] + list(self._ready)
+        return [*((node, event) for _, _, node, event in self._heap if node is not None), *self._ready]
 
     def run_until(self, end: Instant) -> None:
         self._order += 1

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import takewhile
 from typing import ClassVar, Final
 
@@ -464,13 +464,13 @@ class Lending(OneByOne):
         """Its place on the ring, or where it would be."""
         return bisect_left(self._members, node)
 
-    def _next_of(self, node: NodeId, but: Iterable[NodeId] = ()) -> NodeId:
+    def _next_of(self, node: NodeId, but: Collection[NodeId] = ()) -> NodeId:
         """Its first neighbour on the ring that counts."""
         count = len(self._members)
         start = bisect_left(self._members, node + 1)
         for number in range(count):
             other = self._members[(start + number) % count]
-            if other not in (node, *but) and self._counts(other):
+            if other != node and other not in but and self._counts(other):
                 return other
         return NOBODY
 

@@ -164,9 +164,9 @@ class Holder:
             self._beat(seat)
 
     def _compare_settings(self, token: Token) -> None:
-        known = self._mismatches
-        if token.settings not in (0, self._desk.fingerprint, *known) and len(known) < MISMATCHES:
-            known.append(token.settings)
+        said, known = token.settings, self._mismatches
+        if said not in (0, self._desk.fingerprint) and said not in known and len(known) < MISMATCHES:
+            known.append(said)
             self._desk.note(FactKind.MISMATCH, token, detail="slots, min_interval or switches differ from ours")
 
     def replaced(self, name: Name) -> None:

@@ -113,8 +113,8 @@ class Wandering(Algorithm):
         requests = self.requests = OwnRequests(here, self.ahead, search, self, setup.timing)
         watch = self.watch = Watch(here, search)
         home = self.home = Home(here, self.ahead, search, self.roll, self)
-        skip = setup.timing.skip if setup.timing.skip is not None else setup.timing.op / 40
-        skip = max(from_seconds(skip), SECOND // 1000)
+        skip_s = setup.timing.skip if setup.timing.skip is not None else setup.timing.op / 40
+        skip = max(from_seconds(skip_s), SECOND // 1000)
         self.holder = TokenHolder(here, self.ahead, self.evidence, self.deafness, search, requests, watch, home, skip)
         self.depart_said = False
         self.lingers_until: Instant = 0

@@ -404,9 +404,9 @@ class TokenHolder:
         return True
 
     def _compare_settings(self, token: Token) -> None:
-        known = self.mismatches
-        if token.settings not in (0, self.context.fingerprint, *known) and len(known) < 16:
-            self.mismatches = (*known, token.settings)
+        said, known = token.settings, self.mismatches
+        if said not in (0, self.context.fingerprint) and said not in known and len(known) < 16:
+            self.mismatches = (*known, said)
             self.context.note(FactKind.MISMATCH, token, detail="slots, min_interval or switches differ from ours")
 
     def add(self, held: HeldToken, tickets: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
