@@ -51,6 +51,7 @@ def redis_server(here: Path) -> Iterator[Any]:
         os.environ["REDIS_URL"] = f"redis://127.0.0.1:{port}/0"
         try:
             wait_until(lambda: answers(port), "redis does not answer")
+            sys.modules.pop("tests.schedulers.celery_app", None)  # it would know the last one's address
             yield importlib.import_module("tests.schedulers.celery_app")
         finally:
             del os.environ["REDIS_URL"]
