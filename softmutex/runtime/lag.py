@@ -26,6 +26,7 @@ PERIOD_S = 0.25
 SLEEP = from_seconds(2 * PERIOD_S)  # after this it is clear that this process did not get its turn
 WARN_S = 0.5  # shorter than the silence after which others begin to probe
 WARN_AGAIN_S = 60.0
+REMEMBERED_S = 3600.0  # at least; who slept once is not warned of for life
 
 _monitors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LagMonitor] = weakref.WeakKeyDictionary()
 
@@ -59,7 +60,8 @@ class LagMonitor:
         self._due = 0.0
         self._tick_handle: asyncio.TimerHandle | None = None
         self._warned_at = float("-inf")
-        self.max_s = 0.0
+        self._worst_s = self._worst_before_s = 0.0  # of this hour, and of the last
+        self._remembers_since = loop.time()
         self.count = 0
         self._whereabouts = None if has_time_of_its_own(loop) else Whereabouts()
 
@@ -69,6 +71,11 @@ class LagMonitor:
         if monitor is None:
             monitor = _monitors[loop] = cls(loop)
         return monitor
+
+    @property
+    def max_s(self) -> float:
+        """The worst of the last hour, or of up to two."""
+        return max(self._worst_s, self._worst_before_s)
 
     def watch(self, node: NodeForLag) -> None:
         self._nodes[node] = None
@@ -108,8 +115,10 @@ class LagMonitor:
         for node in list(self._nodes):
             node.is_awake()
         lag_s = now - self._due
-        if lag_s > self.max_s:
-            self.max_s = lag_s
+        if now - self._remembers_since > REMEMBERED_S:
+            self._worst_before_s, self._worst_s = self._worst_s, 0.0
+            self._remembers_since = now
+        self._worst_s = max(self._worst_s, lag_s)
         if lag_s > WARN_S:
             self.count += 1
             if now - self._warned_at > WARN_AGAIN_S:

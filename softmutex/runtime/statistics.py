@@ -59,7 +59,7 @@ class NodeStatistics:
     mutexes: int
     dropped: Mapping[str, int]  # frames that were not for this node to act on, by reason
     told: Mapping[str, int]  # what went wrong around this node, by kind: breakdowns, observer errors ...
-    loop_lag_max: float  # seconds for which the loop did not get its turn, at worst
+    loop_lag_max: float  # seconds for which the loop did not get its turn, at worst in the last hour or two
     loop_lags: int  # how often that was worth a warning
     transport: Mapping[str, int]
     membership: Mapping[str, int]

@@ -18,8 +18,10 @@ from softmutex.core.events import Event, Grant, Lose, LostReason, Released, Requ
 from softmutex.core.messages import Bye, Ping
 from softmutex.core.wire import Frame, encode
 from softmutex.ports import Member, Observation
+from softmutex.runtime.lag import REMEMBERED_S
 from softmutex.testing import MemoryNetwork
 from tests.runtime.group import Puppet, node_on, perform, puppet_mutex, puppet_of, until
+from tests.virtual import no_leaks_in_virtual_time
 
 README = Path(__file__).parent.parent.parent / "README.md"
 STEP = re.compile(r"^.{14} (softmutex[\w.]*:[\w.]+)(?: |$)", re.MULTILINE)
@@ -365,6 +367,19 @@ async def test_a_loop_that_the_application_blocks_is_noticed_warned_of_and_count
     assert node.statistics().loop_lag_max > 2.0
     assert "the event loop was blocked for" in caplog.text
     monkeypatch.undo()
+
+
+@no_leaks_in_virtual_time
+async def test_a_loop_that_was_blocked_once_is_not_told_of_for_life(monkeypatch: pytest.MonkeyPatch):
+    loop = asyncio.get_running_loop()
+    real = loop.time
+    async with node_on(MemoryNetwork()) as node:
+        monkeypatch.setattr(loop, "time", lambda: real() + 3.0)
+        await asyncio.sleep(REMEMBERED_S / 2)
+        assert node.statistics().loop_lag_max > 2.0
+        await asyncio.sleep(2 * REMEMBERED_S)
+        assert node.statistics().loop_lag_max < 2.0
+        assert node.statistics().loop_lags == 1
 
 
 async def _enter(mutex):
