@@ -115,8 +115,8 @@ def _two_phases(world: World, watch: Watch) -> float | None:
 def _settle(world: World, start: Instant, patience: Duration, watch: Watch) -> float | None:
     """How long it took until all was in order, and stayed so for a while; None when it did not get there.
 
-    Whoever waits behind many others is not let down while these get their turns: there is as much more time as that
-    takes. Nobody asks for more, so it ends.
+    Whoever waits behind many others, or behind a long turn, is not let down while these take their time: there is as
+    much more. Nobody asks for more, so it ends.
     """
     step = max(1, patience // STEPS)
     least = 0 if world.scenario.bound_s is None else round(CALM_BOUNDS * world.scenario.bound_s * SECOND)
@@ -131,7 +131,7 @@ def _settle(world: World, start: Instant, patience: Duration, watch: Watch) -> f
             since = at
         elif at - since >= 5 * step and at - start >= least:
             break
-        if world.tally.demand < fewest:
+        if world.tally.demand < fewest or len(world.running) >= world.scenario.slots:
             fewest, until = world.tally.demand, max(until, at + max(5 * step, least))
         at += step
     world.laws.verdict()

@@ -20,6 +20,12 @@ def test_a_lawful_machine_breaks_no_law(seed: int):
     assert result.unserved == 0 and result.settled_s is not None
 
 
+def test_who_waits_behind_a_turn_that_outlasts_the_calm_is_not_let_down():
+    result = simulate(Scenario(nodes=2, op_s=60.0, duration_s=10.0, settle_s=20.0, bound_s=1.0))
+    assert result.violations == []
+    assert result.unserved == 0 and result.settled_s is not None
+
+
 @pytest.mark.parametrize("machine", BROKEN, ids=lambda machine: machine.__name__)
 def test_a_machine_that_breaks_a_law_is_caught(machine: type):
     faults = (Churn(2.0),) if machine is LeavesWithTheToken else ()
