@@ -41,6 +41,7 @@ GRANTS = 2500  # about so many in the rough phase, where the demand is not lower
 FEWEST_AROUND_A_DEAD_LINK = 4  # in a smaller group it cuts somebody off, or halves it
 BOUND_S, BOUND_OF_MANY_S, MANY = 10.0, 20.0, 16
 AT_MESSAGES = ("OFFER", "ACCEPT", "COMMIT", "DONE")
+TWO = ("both", "first")  # targets that are two nodes
 
 
 class Dice:
@@ -208,8 +209,9 @@ def _kill(dice: Dice, nodes: int, fields: dict[str, Any]) -> Found:
     target = dice.one_of("holder", "holder", "waiter", "passer", "both", "random", "first")
     silent = dice.happens(0.3)
     times = None
-    if silent:
-        times = max(1, (nodes - 1) // 2 // (2 if target in ("both", "first") else 1) - 1)  # the smaller part of them
+    if silent:  # the smaller part of them: half without the first one stands still, as it should
+        target = "holder" if nodes <= 4 and target in TWO else target
+        times = max(1, (nodes - 1) // 2 // (2 if target in TWO else 1) - 1)
     elif restart_s is None:
         times = dice.whole(1, max(1, nodes - 2))
     at_message = dice.one_of(*AT_MESSAGES) if dice.happens(0.25) else ""

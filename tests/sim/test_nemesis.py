@@ -59,6 +59,19 @@ def test_every_range_is_drawn_to_its_ends():
     assert {kill.silent for kill in kills} == {True, False}
 
 
+def test_a_power_cut_leaves_more_than_half():
+    """Of four the holder and the first one went at once, and the law waited for the others, which may not go on."""
+    cuts = [
+        (scenario.nodes, fault)
+        for scenario in (draw(seed, (3, 4)) for seed in range(1, 400))
+        for fault in scenario.faults
+        if isinstance(fault, Kill) and fault.silent
+    ]
+    assert len(cuts) > 5
+    for nodes, cut in cuts:
+        assert cut.times is not None and 2 * cut.times * (2 if cut.target in ("both", "first") else 1) < nodes
+
+
 def test_every_trouble_is_drawn_alone_and_with_others():
     found = Counter(name for scenario in drawn() for name in weather_of(scenario))
     assert found["nothing"] > 50
