@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from softmutex.core.algorithms.wandering.messages import Want
+from softmutex.core.algorithms.wandering.settings import PATIENCE
 from softmutex.core.events import Requested, Send
 from tests.wandering.stage import Stage
 
@@ -29,6 +30,17 @@ def test_a_request_is_sent_home_and_not_after_the_token_that_has_just_left():
     assert stage.granted[-1] == (3, 1)
     asked = [effect for effect in stage.machines[2].handle(Requested(9), stage.now) if isinstance(effect, Send)]
     assert [effect.to for effect in asked if isinstance(effect.message, Want)] == [1]
+
+
+def test_who_is_not_answered_asks_again_no_later_than_who_was_told_to_wait():
+    """Where many messages are lost, it had waited for minutes in the end, and went on to after all was well again."""
+    stage = Stage(nodes=9)
+    stage.run(1)
+    stage.cut = set(range(1, 9))
+    stage.request(9)
+    for _ in range(60):
+        stage.run(1)
+        assert stage.timers[9, "want"] <= stage.now + 5 * PATIENCE // 4
 
 
 def test_behind_a_long_turn_whoever_waits_is_in_the_queue_of_the_token_though_the_home_waits_too():

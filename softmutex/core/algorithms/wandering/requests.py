@@ -269,7 +269,7 @@ class OwnRequests:
     def _send_to(self, to: NodeId, steps: int, ahead: int = 0) -> None:
         if self.asked is None:
             raise InvariantBreach(f"node {self.context.me} looks for the token on behalf of nobody")
-        wait = AGAIN * self.context.rto << min(self.tries, 4)
+        wait = min(AGAIN * self.context.rto << min(self.tries, 4), PATIENCE)
         self.repeated = self.asked_at > 0 and self.home == self.context.home
         if not self.repeated:
             self.asked_at = self.context.now
