@@ -13,7 +13,7 @@ import random
 from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from softmutex.core.events import (
     SECOND,
@@ -185,6 +185,12 @@ class Population:
             if type(event) is Received and isinstance(event.message, carrier) and node.id in self.nodes:
                 found.setdefault(event.message.token.id, event.message.token)
         return found
+
+    def committed_to_nobody(self, message: Any) -> None:
+        """Nobody will answer: the token is lost, unless this is said once more of one that arrived and has gone on."""
+        tally, token = self._world.tally, message.token
+        if token.id in tally.alive and token.id not in self.tokens_in_reach():
+            tally.gone([token.id], self._world.now)
 
     def refusals_on_the_way(self) -> int:
         """Each may bring a token back, of which nobody but its sender knows meanwhile that it was not taken."""

@@ -364,6 +364,8 @@ class World:
             return
         if kind is self.tally.carrier:
             self.tally.committed(message, node.id, to)
+            if target is None and self.tally.resent:
+                self.group.committed_to_nobody(message)
         if not network.plain:
             self._carry(node, to, message, at)
         elif target is None or (network.loss and self.chance() < network.loss):

@@ -191,7 +191,7 @@ STORIES = {
     "the evidence goes on beyond a dead holder": nemesis.draw(3042, (2, 16)),
     # Heard by others, and hearing nobody, it was waited for: as holder, as home, as who asks for the ballot.
     "who hears nobody is waited for by nobody": nemesis.draw(4035, (2, 16)),
-    "who hears nobody holds up no other part of a divided group": nemesis.draw(4044, (2, 16)).but(seed=101),
+    "who hears nobody holds up no other part of a divided group": nemesis.draw(4044, (2, 16)),
     "who hears nobody delays no turns": nemesis.draw(3047, (2, 16)),
     # The better token had been sent to a node that did not take it, and nobody else was asked where it had been.
     "the evidence goes on where the trail of the better token is wrong": scenario("pause-3s", "wandering", 37),
