@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -33,6 +34,20 @@ def test_who_does_not_answer_is_wondered_about_after_each_third_question():
         if asks.is_overdue(SILENT):
             wondered.append(question)
     assert wondered == [3, 6, 9]
+
+
+@pytest.mark.parametrize(
+    ("wait", "pauses"),
+    [(SECOND // 10, [1, 2, 4, 8, 10, 10, 10]), (3 * SECOND, [30, 30, 30])],
+    ids=["a quick network", "a slow one"],
+)
+def test_who_does_not_answer_is_asked_ever_more_rarely_but_once_a_second(wait: int, pauses: list[int]):
+    """Or as often as an answer takes, where that is longer."""
+    asks, now, asked = inquiry(SILENT), START, list[Instant]()
+    while len(asked) <= len(pauses):
+        asked += [now] * len(asks.whom_to_ask(1, 8, wait, now))
+        now += SECOND // 10
+    assert [(later - earlier) // (SECOND // 10) for earlier, later in pairwise(asked)] == pauses
 
 
 def test_who_was_never_asked_is_not_wondered_about():

@@ -37,6 +37,17 @@ def test_who_spoke_before_the_membership_showed_it_has_a_name_all_the_same():
     assert [sight.name for sight in a.group.sights()] == ["bravo"]
 
 
+@pytest.mark.parametrize("others", [("bravo", "bravo", "charlie"), ("name of h1", "bravo", "charlie")])
+def test_of_two_nodes_of_one_name_people_are_told_once(others: tuple[str, ...]):
+    village = Village()
+    a = village.house(1)
+    for _ in range(3):
+        a.listed(*(Listed(f"h{id}", id, name) for id, name in enumerate(others, 2)), complete=True)
+        village.run(5)
+    assert len(a.group.members) == 4
+    assert [others[0] in said for said in a.said] == [True]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_they_meet_whatever_the_delay_and_with_much_loss(seed: int):
     village = Village(seed, delay_s=(0.0001, 0.02, 0.3, 0.6)[seed % 4], loss=0.4)

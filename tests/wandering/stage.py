@@ -8,9 +8,11 @@ from heapq import heappop, heappush
 from typing import Any
 
 from softmutex.core.algorithms.wandering import Wandering
+from softmutex.core.algorithms.wandering.messages import Place
 from softmutex.core.events import (
     CallRoll,
     CancelTimer,
+    Effect,
     Event,
     Fired,
     Grant,
@@ -34,7 +36,7 @@ from softmutex.core.events import (
     from_seconds,
 )
 from softmutex.core.machine import Setup
-from softmutex.core.messages import name_of
+from softmutex.core.messages import Message, name_of
 from softmutex.core.timing import Timing
 from tests.tracing import Trace
 
@@ -160,3 +162,14 @@ class Stage:
         for node in list(self.machines):
             if node not in joined:
                 self.tell(node, MembersChanged(joined, left))
+
+
+def said_by(stage: Stage, node: NodeId, sender: NodeId, message: Message) -> list[Send]:
+    """What it sends at once when this comes."""
+    effects: list[Effect] = list(stage.machines[node].handle(Received(sender, message), stage.now))
+    return [effect for effect in effects if isinstance(effect, Send)]
+
+
+def place_of_token(stage: Stage, node: NodeId) -> Place:
+    (token,) = stage.machines[node].view().tokens
+    return Place(token.slot, token.epoch, token.stamp, token.id, token.hop, node)

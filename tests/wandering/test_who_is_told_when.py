@@ -24,27 +24,15 @@ from softmutex.core.algorithms.wandering.messages import (
     Want,
 )
 from softmutex.core.events import Effect, Event, FactKind, Instant, Level, NodeId, Reach, Received, Send, to_seconds
-from softmutex.core.messages import Message
 from softmutex.sim import Scenario, simulate
 from softmutex.sim.spy import SpiedOn
-from tests.wandering.stage import DELAY, Stage
-
-
-def said_by(stage: Stage, node: NodeId, sender: NodeId, message: Message) -> list[Send]:
-    """What it sends at once when this comes."""
-    effects: list[Effect] = list(stage.machines[node].handle(Received(sender, message), stage.now))
-    return [effect for effect in effects if isinstance(effect, Send)]
+from tests.wandering.stage import DELAY, Stage, place_of_token, said_by
 
 
 def account(stage: Stage, node: NodeId, place: Place, rival: Place) -> Account:
     (sent,) = said_by(stage, node, 9, Recall(1, place, rival, None))
     assert isinstance(sent.message, Account)
     return sent.message
-
-
-def place_of_token(stage: Stage, node: NodeId) -> Place:
-    (token,) = stage.machines[node].view().tokens
-    return Place(token.slot, token.epoch, token.stamp, token.id, token.hop, node)
 
 
 # --- who holds it ----------------------------------------------------------------------------------------------------
