@@ -43,14 +43,29 @@ def test_who_is_not_answered_asks_again_no_later_than_who_was_told_to_wait():
         assert stage.timers[9, "want"] <= stage.now + 5 * PATIENCE // 4
 
 
-def test_behind_a_long_turn_whoever_waits_is_in_the_queue_of_the_token_though_the_home_waits_too():
-    """Others wait at the home while the token is to come by there; for longer than a moment nobody would see them."""
-    stage = Stage(nodes=3)
-    for node in (2, 1, 3):
-        stage.request(node)
+@pytest.mark.parametrize("age", [0.1, 1, 2, 3, 5, 20])
+@pytest.mark.parametrize("apart", [0.001, 0.1, 0.9])
+@pytest.mark.parametrize("turns_before", [0, 0.05, 0.5])
+def test_behind_a_long_turn_whoever_waits_is_in_the_queue_of_the_token_though_the_home_waits_too(
+    age: float, apart: float, turns_before: float
+):
+    """Others wait at the home while the token is to come by there; for longer than a moment nobody would see them,
+    whatever the holder says meanwhile, and however short turns have been."""
+    stage = Stage(nodes=5)
+    if turns_before:
+        for node in (2, 3, 4, 5):
+            stage.request(node)
+        for _ in range(4):
+            stage.run(turns_before)
+            stage.release(stage.granted[-1][0])
         stage.run(0.1)
-    stage.run(1)
-    assert stage.machines[2].view().queue == (1, 3)
+    stage.request(2)
+    stage.run(age)
+    for node in (1, 3, 4, 5):
+        stage.request(node)
+        stage.run(apart)
+    stage.run(6)
+    assert stage.machines[2].view().queue == (1, 3, 4, 5)
 
 
 def test_a_leaver_whose_heir_does_not_answer_finds_another_one():

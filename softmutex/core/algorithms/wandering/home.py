@@ -380,9 +380,11 @@ class Home:
                 self._feed(post, ())  # as long as they wait here, a more urgent one comes before them
             if post.more:
                 self._look_after(slot, len(post.lent))
-            if self.search.running(slot) or post.more or len(post.lent) >= QUEUE:
+            comes_by = post.until != 0 and self.context.me in post.lent and not self.context.options.by_home
+            asks_us = post.more and not (comes_by and len(post.lent) <= low)  # said for those who wait here for that
+            if self.search.running(slot) or asks_us or len(post.lent) >= QUEUE:
                 continue
-            if post.until and self.context.me in post.lent and self._comes_soon():
+            if comes_by and self._comes_soon():
                 continue
             room = 1 if low == 1 else QUEUE if post.until == 0 else max(1, low + 1 - len(post.lent))
             tickets = self._next(room, post.place.holder if post.until else NOBODY)
@@ -400,8 +402,6 @@ class Home:
     def _comes_soon(self) -> bool:
         """A token with our own ticket in its queue: others may wait here. Where turns are long they are better off in
         its queue, where everybody sees them, and where they are not lost with this node."""
-        if self.context.options.by_home:
-            return False
         if 0 < self.turn < SHORT:
             return True
         if self.context.now >= self.called_at + SHORT:
