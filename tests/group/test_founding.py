@@ -38,6 +38,15 @@ def test_who_is_alone_founds_at_once_without_a_message():
     assert not a.said
 
 
+def test_where_the_list_may_show_somebody_late_it_founds_when_that_time_is_over_and_no_moment_later():
+    village = Village()
+    a = village.house(1)
+    a.listed()
+    village.run(0.033)
+    a.open()
+    assert all_started(village, [a], within_s=5) == 2 - 0.033
+
+
 @pytest.mark.parametrize("size", [2, 3, 10, 34])
 @pytest.mark.parametrize("delay_s", [0.001, 0.05])
 def test_where_all_answer_it_founds_after_a_few_trips_and_waits_for_no_timer(size: int, delay_s: float):

@@ -94,3 +94,17 @@ def test_watchers_that_stood_in_for_the_first_home_are_relieved_when_it_is_back(
     (token,) = stage.machines[5].view().tokens
     assert 1 in token.escort.watch
     assert stage.lost == []
+
+
+def test_that_somebody_leaves_who_has_nothing_to_do_with_a_request_is_no_reason_to_repeat_it():
+    """In a group of thousands somebody always leaves, and thousands may wait."""
+    stage = Stage(nodes=9)
+    for node in (3, 4, 5, 6):
+        stage.request(node)
+        stage.run(0.1)
+    asked = stage.sent["WANT"]
+    for leaver in (7, 8, 9):
+        stage.kill(leaver)
+        stage.news(left=(leaver,))
+        stage.run(0.5)
+    assert stage.sent["WANT"] == asked

@@ -1,0 +1,122 @@
+"""When a token is looked for, and who may make one: each sentence is a rule that a mutant broke.
+
+They tell *when*: what is looked for too late is found all the same, by somebody whose patience is over.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from softmutex.core.algorithms.wandering.messages import Feed, Place, Presence, Probe, Seen, Sight, Want
+from softmutex.core.events import SECOND, Fired, NodeId, Returned, Send, Silenced, Ticket
+from tests.wandering.stage import Stage, said_by
+
+HOME, HOLDER, WAITER = 1, 3, 4
+PARKED = Seen(Place(0, 7, 1, 77, 12, HOLDER), 0, ())
+
+
+def probed_by(stage: Stage, node: NodeId, timer: str) -> list[NodeId]:
+    """Whom it asks when this is over."""
+    effects = stage.machines[node].handle(Fired((timer, 0)), stage.now)
+    return [each.to for each in effects if isinstance(each, Send) and isinstance(each.message, Probe)]
+
+
+# --- a reason --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dead", [HOLDER, HOME])
+def test_a_death_that_the_group_tells_of_is_looked_into_at_once_and_not_when_a_beat_is_missed(dead: NodeId):
+    """Of the holder, or of the home, which may have fed it."""
+    stage = Stage(nodes=5)
+    stage.request(dead)
+    stage.run(0.5)
+    stage.request(WAITER)
+    stage.run(0.5)
+    stage.kill(dead)
+    stage.news(left=(dead,))
+    stage.run(0.1)
+    assert stage.granted[-1] == (WAITER, 1)
+
+
+def test_a_token_that_was_committed_to_who_died_is_looked_for_as_soon_as_that_is_known():
+    stage = Stage(nodes=5)
+    stage.request(HOLDER)
+    stage.run(0.5)
+    for node in (2, WAITER):
+        stage.request(node)
+        stage.run(0.5)
+    stage.kill(2)
+    stage.release(HOLDER)
+    stage.run(0.01)
+    stage.news(left=(2,))
+    stage.run(1)
+    assert stage.granted[-1] == (WAITER, 1)
+
+
+@pytest.mark.parametrize("first", [1, 2, 3])
+@pytest.mark.parametrize("second", [1, 2, 3, 4])
+def test_nobody_looks_for_a_token_that_goes_from_one_to_another(first: NodeId, second: NodeId):
+    """Nor where one of its watchers passed it on, which nobody tells of its arrival before the next beat."""
+    stage = Stage(nodes=4)
+    stage.request(first)
+    stage.run(5)
+    stage.release(first)
+    stage.request(second, 2)
+    stage.run(10)
+    assert stage.granted[-1] == (second, 2)
+    assert stage.sent["PROBE"] == 0
+
+
+def test_an_inquiry_that_was_to_be_repeated_is_not_where_the_token_is_known_to_be_parked_since():
+    stage = Stage(nodes=4, founder=False)
+    stage.tell(HOME, Fired(("retry", 0)))
+    said_by(stage, HOME, HOLDER, PARKED)
+    assert probed_by(stage, HOME, "retry") == []
+    said_by(stage, HOME, HOLDER, PARKED._replace(lease=2 * SECOND))
+    stage.now += 3 * SECOND
+    assert HOLDER in probed_by(stage, HOME, "retry")
+
+
+# --- what is found ---------------------------------------------------------------------------------------------------
+
+
+def test_whoever_was_fed_to_a_token_that_is_found_parked_is_fed_to_it_again_and_once():
+    """The first FEED got lost: it would be served by now. A second one is enough: it may wait no longer."""
+    stage = Stage(nodes=4, founder=False)
+    said_by(stage, HOME, HOLDER, PARKED)
+    fed = said_by(stage, HOME, WAITER, Want(WAITER, 1, False, 0))
+    assert [each.to for each in fed if isinstance(each.message, Feed)] == [HOLDER]
+    stage.now += 3 * SECOND
+    again = []
+    for _ in range(2):
+        asked = stage.machines[HOME].handle(Fired(("watch", 0)), stage.now)
+        numbers = [each.message.number for each in asked if isinstance(each, Send) and isinstance(each.message, Probe)]
+        for number in numbers[:1]:
+            found = said_by(stage, HOME, HOLDER, Sight(number, 0, PARKED.place, Presence.PARKED, True))
+            again += [each.message.tickets for each in found if isinstance(each.message, Feed)]
+        stage.now += 3 * SECOND
+    assert again == [(Ticket(WAITER, 1),)]
+
+
+# --- who may make one ------------------------------------------------------------------------------------------------
+
+
+def test_a_ballot_is_promised_to_one_node_at_a_time_and_is_free_when_that_one_says_so():
+    """Two that each have the promise of all whom they ask make two tokens."""
+    stage = Stage(nodes=5, founder=False)
+    voter, first, second = 5, 2, HOME
+
+    def is_free_for(node: NodeId, ballot: int = 1001) -> bool:
+        (answer,) = [each for each in said_by(stage, voter, node, Probe(7, 0, ballot, None, False)) if each.to == node]
+        assert isinstance(answer.message, Sight)
+        return answer.message.free
+
+    stage.tell(voter, Silenced(HOME))  # so the next one is the first
+    assert is_free_for(first)
+    stage.tell(voter, Returned(HOME))
+    assert not is_free_for(second)
+    assert is_free_for(first, ballot=0)
+    assert is_free_for(second)
+    stage.now += 10 * SECOND  # it died with the promise
+    stage.tell(voter, Silenced(HOME))
+    assert is_free_for(first)

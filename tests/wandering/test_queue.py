@@ -1,0 +1,63 @@
+"""Who stands in the queue of a token, and where: each sentence is a rule that a mutant broke."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from softmutex.core.algorithms.wandering.messages import Feed
+from softmutex.core.events import Received, Ticket
+from tests.wandering.stage import Stage
+
+NODES = 12
+HOLDER = 3
+
+
+def in_use() -> Stage:
+    stage = Stage(nodes=NODES)
+    stage.request(HOLDER)
+    stage.run(0.5)
+    return stage
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_fed_a_node_stands_there_once_for_its_latest_request_where_it_came_first(seed: int):
+    rng, stage = random.Random(seed), in_use()
+    latest: dict[int, int] = {}
+    for _ in range(12):
+        others = [node for node in range(1, NODES + 1) if node != HOLDER]
+        tickets = tuple(Ticket(rng.choice(others), rng.randint(1, 9)) for _ in range(rng.randint(0, 6)))
+        batch: dict[int, int] = {}
+        for node, request in tickets:
+            batch[node] = max(request, batch.get(node, 0))
+        for node, request in batch.items():
+            latest[node] = max(request, latest.get(node, 0))
+        stage.tell(HOLDER, Received(1, Feed(0, tickets, False, 4)))
+        (token,) = stage.machines[HOLDER].view().tokens
+        assert token.queue == tuple(Ticket(*each) for each in latest.items())
+
+
+def test_who_refuses_its_turn_stands_there_no_longer():
+    stage = in_use()
+    for node in (2, 4):
+        stage.request(node)
+        stage.run(0.001)
+    stage.withdraw(2)
+    stage.run(1)
+    assert stage.machines[HOLDER].view().queue == (4,)
+
+
+def test_who_does_not_answer_that_its_turn_comes_lets_the_others_go_first():
+    stage = in_use()
+    stage.request(2)
+    stage.run(0.0015)  # the home knows of it
+    stage.cut = {2}
+    stage.request(4)
+    stage.run(0.1)
+    assert stage.machines[HOLDER].view().queue == (2, 4)
+    stage.run(2)
+    assert stage.machines[HOLDER].view().queue == (4, 2)
+    stage.release(HOLDER)
+    stage.run(0.1)
+    assert stage.granted[-1] == (4, 1)
