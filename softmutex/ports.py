@@ -4,9 +4,9 @@ Each promise has a number; `softmutex.testing.contracts` has one test for each, 
 subclassing the contract. An adapter that cannot keep a promise is not an adapter.
 
 What some adapters can do and others cannot is a small protocol of its own (`OnThisHost`, `Explaining`, `Prompt`,
-`Complete`, `Banning`, `Observing`, `Authority`, `Provable`; `Sleeper`, `Courier`, `Choosy`, `Guest`, `Tracer`): an
-adapter has it or has it not, and the same contract proves it. The naive way, an attribute that is looked for where it
-is needed, is promised by nobody.
+`Complete`, `Banning`, `Observing`, `Authority`, `Provable`; `Sleeper`, `Courier`, `Choosy`, `Guest`, `Tracer`,
+`Reader`): an adapter has it or has it not, and the same contract proves it. The naive way, an attribute that is looked
+for where it is needed, is promised by nobody.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from softmutex.core.errors import SoftMutexError
-from softmutex.core.events import NodeId, Note
+from softmutex.core.events import Duration, Instant, NodeId, Note
 
 
 class Closed(Exception):
@@ -309,6 +309,43 @@ class NodeSeen(Protocol):
         """Empty where it does not take part in such a mutex."""
         ...
 
+    def settle(self) -> None:
+        """Tells readers (O8) now what they would be told a moment later."""
+        ...
+
+
+class Lately(NamedTuple):
+    """What became of one mutex on one node since its readers were told before."""
+
+    waits: Sequence[Duration]  # of those that were granted
+    holds: Sequence[tuple[Instant, Instant]]  # that are over: begin and end, in the order of their ends
+    handed_over: int  # tokens
+    now: Instant
+
+
+class Diary(Protocol):
+    """One mutex on one node, as readers see it: to be looked at at any time, from any thread."""
+
+    mutex: str
+    node: NodeId
+    algorithm: str
+
+    def is_used(self) -> bool:
+        """By an application of this node, and not only by others of the group."""
+        ...
+
+    def waiting(self) -> Sequence[tuple[Duration, int, int]]:
+        """Since when, for how many slots, with which priority."""
+        ...
+
+    def holding(self) -> Sequence[tuple[Duration, Duration, int, int, int]]:
+        """Since when, how long it had waited, epoch, hop, slots."""
+        ...
+
+    def tokens(self) -> Mapping[int, tuple[int, int, NodeId]]:
+        """By slot: the last epoch and hop that were seen here, and the node that had the token with them."""
+        ...
+
 
 @runtime_checkable
 class Observer(Protocol):
@@ -320,7 +357,7 @@ class Observer(Protocol):
     `wait_started`, `wait_ended`, `hold_started` and `hold_ended` come in the task (or thread) of the application, so
     that an observer finds the caller's context there; everything else on the node's loop.
 
-    What else it may be: `Sleeper` (O3), `Courier` (O4), `Choosy` (O5), `Guest` (O6), `Tracer` (O7).
+    What else it may be: `Sleeper` (O3), `Courier` (O4), `Choosy` (O5), `Guest` (O6), `Tracer` (O7), `Reader` (O8).
     Prove it: subclass `softmutex.testing.contracts.ObserverContract`.
     """
 
@@ -370,3 +407,16 @@ class Tracer(Protocol):
     under it in another process; empty where that hold is not traced, or over."""
 
     def trace_of(self, observation: Observation) -> Mapping[str, str]: ...
+
+
+@runtime_checkable
+class Reader(Observer, Protocol):
+    """O8  Is told some at a time of what there may be thousands of a second: waits that were granted, holds that are
+    over, tokens that were handed over. `read` is called on the node's loop, several times a second at most where little
+    happens, or in the thread that calls `settle`; each of these is told once. `follows` is asked before each wait: only
+    where it says so is this reader told of that wait and of its hold (`wait_*`, `hold_*`) and of the messages and the
+    hand-over after it, one by one like everybody else. Of a wait that was not granted it is told in any case."""
+
+    def follows(self) -> bool: ...
+
+    def read(self, diary: Diary, lately: Lately) -> None: ...

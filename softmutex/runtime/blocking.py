@@ -199,18 +199,17 @@ def wait_for(hold: BlockingHold) -> BlockingHold:
     crossing = hold._crossing
     if nesting.of_thread.holds:
         nesting.check(nesting.of_thread.holds, "thread", crossing, hold._timeout_s)
-    observers = crossing.node.observers
-    if observers.look():
+    if followers := crossing.node.observers.look():
+        hold._followers = followers
         crossing.notice_wait(hold)
     crossing.ask(hold)
     try:
         hold._answered.wait()
     except BaseException:  # KeyboardInterrupt
-        if observers.awake:
-            crossing.notice_end_of_wait(hold, "cancelled")
+        crossing.notice_end_of_wait(hold, "cancelled")
         crossing.withdraw(hold)
         raise
-    if observers.awake:
+    if hold._followers or hold._error is not None:
         crossing.notice_end_of_wait(hold)
     if hold._error is not None:
         raise hold._error

@@ -16,7 +16,7 @@ C3  `_on_lost` and `_on_overrun` are called at most once each, and only between 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from softmutex.core.events import SECOND, Grant, Instant, LostReason, NodeId, Re
 from softmutex.runtime.whom import purpose_of
 
 if TYPE_CHECKING:
+    from softmutex.ports import Observer
     from softmutex.runtime.crossing import Crossing
     from softmutex.runtime.local import LocalMutex
     from softmutex.runtime.weighing import Weighing
@@ -46,6 +47,8 @@ class MutexClaim:
     _progress = Progress.NEW
     _local: LocalMutex | Weighing | None = None  # where it waits or holds
     _weighing: Weighing | None = None  # of one that takes several slots
+    _is_part = False  # of such a one
+    _followers: Sequence[Observer] = ()  # who is told what becomes of it, one by one
     _request: RequestId = 0
     _asked_at: Instant = 0
     _granted_at: Instant = 0
@@ -65,6 +68,10 @@ class MutexClaim:
     def _is_shown_by_another(self) -> bool:
         """As one of the slots that it takes."""
         return False
+
+    def _whole(self) -> MutexClaim:
+        """What the application asked for."""
+        return self
 
     def _slots(self) -> int:
         """How many are wanted for it."""

@@ -20,7 +20,7 @@ from softmutex.core.errors import AcquireTimeout, NodeClosed, SoftMutexError
 from softmutex.core.events import SECOND
 from softmutex.ports import Observation
 from softmutex.runtime import weighing
-from softmutex.runtime.claim import MutexClaim
+from softmutex.runtime.claim import MutexClaim, Progress
 from softmutex.runtime.config import Settings
 from softmutex.runtime.terms import Plan
 from softmutex.saying import logger
@@ -86,6 +86,8 @@ class Crossing:
             local = self.local
             if local is None or node.mutexes.get(local.name) is not local:
                 local = self.local = node.open_mutex(self.plan)
+            if node.observers.readers:
+                (local.diary or node.observers.diary_of(local)).asked += 1
             if self.plan.policy.weight is not None:
                 weighing.ask(self, local, claim, node.open_mutex)
                 return
@@ -105,7 +107,7 @@ class Crossing:
     def give_back(self, claim: MutexClaim) -> None:
         """Ends a hold. Raises nothing: the troubles of the node are not those of the body."""
         try:
-            if self.node.observers.awake:
+            if claim._followers:
                 self._release_seen(claim)
             else:
                 self.release(claim, b"")
@@ -151,15 +153,19 @@ class Crossing:
             "slots": claim._slots(),
             "priority": claim._policy.priority,
         }
-        self.node.observers.notice(Observation(self.plan.name, claim._life, "wait_started", values))
+        self.node.observers.tell(claim._followers, Observation(self.plan.name, claim._life, "wait_started", values))
 
     def notice_end_of_wait(self, claim: MutexClaim, outcome: str = "") -> None:
-        node, name = self.node, self.plan.name
+        node, name, told = self.node, self.plan.name, claim._followers
         if not outcome:
             outcome = OUTCOMES.get(type(claim._error), "closed")
+        if outcome != "granted" and claim._progress is not Progress.HELD:
+            told = node.observers.awake  # no diary has it
+        if not told:
+            return
         waited_s = (node.now() - claim._asked_at) / SECOND
         values: dict[str, float | int | str] = {"claim": id(claim), "outcome": outcome, "seconds": waited_s}
-        node.observers.notice(Observation(name, claim._life, "wait_ended", values))
+        node.observers.tell(told, Observation(name, claim._life, "wait_ended", values))
         if outcome == "granted":
             grant = claim._grant
             begun: dict[str, float | int | str] = {
@@ -172,7 +178,7 @@ class Crossing:
                 "slots": claim._slots(),
                 "baggage": grant.baggage.hex(),
             }
-            node.observers.notice(Observation(name, claim._life, "hold_started", begun))
+            node.observers.tell(told, Observation(name, claim._life, "hold_started", begun))
 
     def trace_of(self, claim: MutexClaim) -> Mapping[str, str]:
         return self.node.observers.trace_of(
@@ -183,10 +189,12 @@ class Crossing:
         node = self.node
         held_s = (node.now() - claim._granted_at) / SECOND
         ended = Observation(self.plan.name, claim._life, "hold_ended", {"request": claim._request, "seconds": held_s})
+        if self.local is not None:
+            self.local.followers = claim._followers
         try:
             self.release(claim, node.observers.baggage(ended))
         finally:
-            node.observers.notice(ended)
+            node.observers.tell(claim._followers, ended)
 
 
 class FarCrossing(Crossing):

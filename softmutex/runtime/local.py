@@ -17,6 +17,7 @@ H1  A hold is declared lost in one place (`tell_lost`), whatever the reason, and
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from softmutex.core.errors import AcquireTimeout, Isolated, SoftMutexError
@@ -47,6 +48,8 @@ from softmutex.runtime.whom import cut, of_this_process
 from softmutex.saying import logger
 
 if TYPE_CHECKING:
+    from softmutex.ports import Observer
+    from softmutex.runtime.diary import MutexDiary
     from softmutex.runtime.lookout import Round
     from softmutex.runtime.node import RunningNode
     from softmutex.runtime.statistics import MutexStatistics
@@ -73,6 +76,8 @@ class LocalMutex:
         "busy",
         "counts",
         "departed",
+        "diary",
+        "followers",
         "heard_at",
         "held",
         "holding",
@@ -121,6 +126,8 @@ class LocalMutex:
         self.counts = MutexCounts()
         self.waited = Durations()
         self.held = Durations()
+        self.diary: MutexDiary | None = None  # once there is somebody who reads it
+        self.followers: Sequence[Observer] = ()  # who was told of the last hold, until its token is handed over
         self.past: deque[Past] = deque(maxlen=PAST_KEPT)
         self.overlaps = Overlaps()
         self.warned_of: set[str] = set()  # what the user has read once and need not read again
@@ -203,6 +210,8 @@ class LocalMutex:
         if claim._overruns_at is not None:
             node.timers.cancel((self, "overrun", claim._request))
         self.held.add(now - claim._granted_at)
+        if self.diary is not None and not claim._is_part:
+            self.diary.held(claim._granted_at, now)
         self._remember(claim, now)
         node.handle(self, Released(claim._request, baggage or claim._grant.baggage), now)
         if claim._weighing is not None:
@@ -228,6 +237,9 @@ class LocalMutex:
         self.holding[request] = claim
         self.counts.acquisitions += 1
         self.waited.add(now - claim._asked_at)
+        if self.diary is not None and not claim._is_part:
+            self.diary.waits.append(now - claim._asked_at)
+            self.diary.granted = grant
         if claim._policy.max_hold is not None:
             claim._overruns_at = now + claim._policy.max_hold
             node.timers.set((self, "overrun", request), claim._overruns_at, self.overrun, claim)
@@ -320,13 +332,13 @@ class LocalMutex:
         """No machine runs yet: the first token may not be made."""
         self.stalled = why
         self.note(Note(FactKind.ISOLATED, detail=why))
-        self.node.observers.note(self.name, Note(FactKind.ISOLATED, detail=why))
+        self.node.observers.note(self, Note(FactKind.ISOLATED, detail=why))
 
     def unstall(self) -> None:
         if self.stalled:
             self.stalled = ""
             self.note(Note(FactKind.REJOINED))
-            self.node.observers.note(self.name, Note(FactKind.REJOINED))
+            self.node.observers.note(self, Note(FactKind.REJOINED))
 
     def _be_isolated(self) -> None:
         self.isolated = True
@@ -379,7 +391,10 @@ class LocalMutex:
         for claim in list(self.holding.values()):
             why = f"nobody released it in the {leave_s:g} s (leave_timeout) that the node waited for that"
             self.tell_lost(claim, LostReason.CLOSED, why if self.node.closing else "")
-            self._remember(claim, self.node.now())
+            now = self.node.now()
+            if self.diary is not None and not claim._is_part:
+                self.diary.held(claim._granted_at, now)
+            self._remember(claim, now)
             claim._progress = Progress.ENDED
         self.holding.clear()
         if self.node.closing:

@@ -177,8 +177,8 @@ async def wait_for(crossing: Crossing, limit_s: float | None) -> Hold:
     if nesting.of_tasks and (bodies := nesting.of_tasks.get(asyncio.current_task())):  # type: ignore[arg-type]
         nesting.check(bodies, "task", crossing, limit_s)
     hold = Hold(crossing, limit_s)
-    observers = crossing.node.observers
-    if observers.look():
+    if followers := crossing.node.observers.look():
+        hold._followers = followers
         crossing.notice_wait(hold)
     if not crossing.is_near:
         hold._granted = asyncio.get_running_loop().create_future()
@@ -189,12 +189,11 @@ async def wait_for(crossing: Crossing, limit_s: float | None) -> Hold:
         try:
             await hold._granted
         except BaseException:
-            if observers.awake:
-                crossing.notice_end_of_wait(hold, "cancelled")
+            crossing.notice_end_of_wait(hold, "cancelled")
             hold._leave()
             crossing.withdraw(hold)
             raise
-    if observers.awake:
+    if hold._followers or hold._error is not None:
         crossing.notice_end_of_wait(hold)
     if hold._error is not None:
         raise hold._error

@@ -298,7 +298,7 @@ class RunningNode:
         said, counts = name_of(type(message)), mutex.counts.received
         counts[said] = counts.get(said, 0) + 1
         if said in self.observers.of_messages:
-            self.notice(name, "message_received", {"kind": said})
+            self.observers.message(mutex, "message_received", said)
         self.handle(mutex, Received(sender, message), now)
 
     def _refused(self, refused: Refused, datagram: Datagram) -> None:
@@ -370,7 +370,7 @@ class RunningNode:
             kind, counts = name_of(type(message)), mutex.counts.sent
             counts[kind] = counts.get(kind, 0) + 1
             if kind in self.observers.of_messages:
-                self.notice(mutex.name, "message_sent", {"kind": kind})
+                self.observers.message(mutex, "message_sent", kind)
             self.send(to, mutex.name, message)
         elif isinstance(effect, SetTimer):
             self.timers.set((mutex, effect.timer), effect.at, mutex.fired, effect.timer)
@@ -380,7 +380,7 @@ class RunningNode:
             mutex.grant(effect)
         elif isinstance(effect, Note):
             mutex.note(effect)
-            self.observers.note(mutex.name, effect)
+            self.observers.note(mutex, effect)
         elif isinstance(effect, Lose):
             mutex.lose(effect.request, effect.reason)
         elif isinstance(effect, Depart):
@@ -479,7 +479,7 @@ class RunningNode:
             self.observers.notice(Observation(mutex, self.id, what, values))
 
     def tick(self, lag_s: float) -> None:
-        self.observers.look()
+        self.observers.tick()
         self.notice("", "loop_lag", {"seconds": lag_s})
 
     def call(self, id: NodeId) -> str:

@@ -4,7 +4,8 @@
 that an observer finds the caller's context there; everything else on the node's loop. `hold_ended` is told when the
 token is on its way already: nobody waits for an observer to write it down.
 
-What an observer may be beyond that is in `softmutex.ports` (O3 to O6). A membership may bring one, too (`Observing`):
+What an observer may be beyond that is in `softmutex.ports` (O3 to O8). What readers (O8) are told some at a time is in
+`diary.py`. A membership may bring one, too (`Observing`):
 the registry's page shows what members tell it.
 
 The naive way, to tell everybody everything, makes a program pay for telemetry that nobody has switched on.
@@ -14,15 +15,28 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 from softmutex import plugins
-from softmutex.core.events import Duration, Instant, NodeId, Note, from_seconds
-from softmutex.ports import Choosy, Courier, Guest, Membership, Observation, Observer, Observing, Sleeper, Tracer
+from softmutex.core.events import Duration, FactKind, Instant, NodeId, Note, from_seconds
+from softmutex.ports import (
+    Choosy,
+    Courier,
+    Guest,
+    Membership,
+    Observation,
+    Observer,
+    Observing,
+    Reader,
+    Sleeper,
+    Tracer,
+)
 from softmutex.runtime.clock import Clock
 from softmutex.runtime.config import Settings
+from softmutex.runtime.diary import MutexDiary
 from softmutex.runtime.local import LocalMutex
 from softmutex.saying import logger
 
@@ -68,15 +82,19 @@ class Observers:
     def __init__(self, wanted: Iterable[str | Observer] | None, node: NodeForObservers) -> None:
         self._node = node
         self._complained: set[int] = set()
-        self._shown = ShownNode(node)
+        self._lock = threading.Lock()  # diaries are read by one at a time
+        self._diaries: dict[MutexDiary, None] = {}
+        self._shown = ShownNode(node, self.settle)
         self._asleep = self._installed() if wanted is None else plugins.observers(wanted)
         if isinstance(node.membership, Observing) and node.membership.observer is not None:
             self._asleep.append(node.membership.observer)
-        self.awake: list[Observer] = []  # who listens, as of the last look
+        self.awake: list[Observer] = []  # who listens, as of the last look: ...
+        self.readers: list[Reader] = []  # ... to most of it some at a time,
+        self.plain: list[Observer] = []  # ... or to each single thing
         self._couriers: list[Courier] = []
         self._look_at: Instant = 0
         self.of_messages: Container[str] = NOTHING
-        self.look()
+        self._wake()
 
     def _installed(self) -> list[Observer]:
         """All that there are. Nobody asked for them, so one that cannot be loaded is no reason not to start."""
@@ -88,28 +106,73 @@ class Observers:
                 self._complain(name, error)
         return found
 
-    def look(self) -> bool:
-        """Whether anybody listens now."""
+    def look(self) -> Sequence[Observer]:
+        """Who is told of a wait that begins now, and of what becomes of it."""
+        if self._asleep:
+            self._wake()
+        told = self.plain
+        for reader in self.readers:
+            try:
+                if reader.follows():
+                    told = [*told, reader]
+            except Exception as error:
+                self._complain(reader, error)
+        return told
+
+    def tick(self) -> None:
+        self._wake()
+        self.settle()
+
+    def _wake(self) -> None:
         if self._asleep and (now := self._node.now()) >= self._look_at:
             self._look_at = now + LOOK_EVERY
             for observer in list(self._asleep):
                 if isinstance(observer, Sleeper) and self._ask(observer, observer.asleep):
                     continue
                 self._asleep.remove(observer)
-                self.awake.append(observer)
-                self.of_messages = kinds_of(self.awake)
+                self.add(observer)
                 if isinstance(observer, Courier):
                     self._couriers.append(observer)
                 if isinstance(observer, Guest):
                     self._ask(observer, observer.opened, self._shown)
-        return bool(self.awake)
 
     def add(self, observer: Observer) -> None:
         """One more, from now on, to be told on the node's loop."""
+        self.settle()  # what was before is not for this one
         self.awake.append(observer)
+        if isinstance(observer, Reader):
+            self.readers.append(observer)
+        else:
+            self.plain = [*self.plain, observer]  # claims have the one before
         self.of_messages = kinds_of(self.awake)
 
+    # --- what readers read --------------------------------------------------------------------------------------------
+
+    def diary_of(self, mutex: LocalMutex) -> MutexDiary:
+        if mutex.diary is None:
+            mutex.diary = MutexDiary(mutex, self._read)
+            self._diaries[mutex.diary] = None
+        return mutex.diary
+
+    def settle(self) -> None:
+        """In any thread."""
+        for diary in list(self._diaries):
+            is_over = diary.is_over()
+            self._read(diary)
+            if is_over:
+                self._diaries.pop(diary, None)
+
+    def _read(self, diary: MutexDiary) -> None:
+        with self._lock:
+            lately = diary.lately()
+        if lately is not None:
+            for reader in self.readers:
+                self._ask(reader, reader.read, diary, lately)
+
+    # --- birth and death ----------------------------------------------------------------------------------------------
+
     def close(self) -> None:
+        self.settle()
         for observer in self.awake:
             if isinstance(observer, Guest):
                 self._ask(observer, observer.closed, self._shown)
@@ -117,21 +180,33 @@ class Observers:
     def begin_anew(self) -> None:
         """The node has another id."""
         self.close()
-        self._shown = ShownNode(self._node)
+        self._shown = ShownNode(self._node, self.settle)
         for observer in self.awake:
             if isinstance(observer, Guest):
                 self._ask(observer, observer.opened, self._shown)
 
     def notice(self, observation: Observation) -> None:
-        for observer in self.awake:
+        self.tell(self.awake, observation)
+
+    def tell(self, observers: Iterable[Observer], observation: Observation) -> None:
+        for observer in observers:
             try:
                 observer.notice(observation)
             except Exception as error:
                 self._complain(observer, error)
 
-    def note(self, mutex: str, note: Note) -> None:
-        if self.awake:
-            self.notice(Observation(mutex, self._node.id, note.kind.value, {"detail": note.detail}, note))
+    def note(self, mutex: LocalMutex, note: Note) -> None:
+        told: Sequence[Observer] = self.awake
+        if note.kind is FactKind.HANDED_OVER:
+            told, mutex.followers = mutex.followers or self.plain, ()
+            if self.readers:
+                self.diary_of(mutex).passed_on(note)
+        if told:
+            self.tell(told, Observation(mutex.name, self._node.id, note.kind.value, {"detail": note.detail}, note))
+
+    def message(self, mutex: LocalMutex, what: str, kind: str) -> None:
+        if told := mutex.followers or self.plain:
+            self.tell(told, Observation(mutex.name, self._node.id, what, {"kind": kind}))
 
     def baggage(self, observation: Observation) -> bytes:
         """What a courier wants to send along with the token that is let go."""
@@ -173,8 +248,9 @@ def kinds_of(observers: Iterable[Observer]) -> Container[str]:
 class ShownNode:
     """`ports.NodeSeen`."""
 
-    def __init__(self, node: NodeForObservers) -> None:
+    def __init__(self, node: NodeForObservers, settle: Callable[[], None]) -> None:
         self._node = node
+        self._settle = settle
         self.id: NodeId = node.id
         self.name: str = node.name
         # `default_name` ends in a part of the id, which is another one each time that a node opens.
@@ -190,6 +266,10 @@ class ShownNode:
     def algorithm(self, mutex: str) -> str:
         found = self._node.mutexes.get(mutex)
         return found.terms.algorithm if found else ""
+
+    def settle(self) -> None:
+        if self._node.is_mine():
+            self._settle()
 
 
 def default_name(id: NodeId) -> str:

@@ -47,6 +47,8 @@ RENEW_MOST: Final = from_seconds(60.0)
 class Part(MutexClaim):
     """The gate, or one of the slots; all but the last, which is the claim itself."""
 
+    _is_part = True
+
     def __init__(self, of: Weighing, crossing: Crossing, policy: Policy, timeout_s: float | None) -> None:
         super().__init__(crossing, timeout_s)
         self._of = of
@@ -61,6 +63,9 @@ class Part(MutexClaim):
 
     def _on_overrun(self) -> None:
         """The claim itself has the max_hold."""
+
+    def _whole(self) -> MutexClaim:
+        return self._of.claim
 
     def _slots(self) -> int:
         return self._of.claim._slots() if self._progress is Progress.WAITING else 1

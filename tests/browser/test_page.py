@@ -16,6 +16,7 @@ from softmutex.ports import Member, Observation
 from tests.browser.chromium import Tab, browser, tab_of
 from tests.ports import kept_port
 from tests.registry.inside import Inside, inside, unhurried
+from tests.registry.telling import Written
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -164,11 +165,8 @@ async def test_short_lives_of_one_host_are_one_lane_and_those_that_left_are_fold
     for number in range(30):
         one = RegistryMembership.from_url(f"registry+http://127.0.0.1:{registry.port}/lab")
         await one.join(Member(f"10.0.0.1:{number + 1}", number + 1, f"web-1-{number + 4000}-{number:08x}"))
-        one.observer.notice(
-            Observation(
-                "tapes", number + 1, "hold_ended", {"request": 1, "seconds": 0.1, "claim": 1, "outcome": "done"}
-            )
-        )
+        diary = Written("tapes", number + 1)
+        one.observer.read(diary, diary.lately(holds=[(99.9, 100.0)]))
         await one.aclose()
     async with member(registry, "anna") as anna, anna.mutex("tapes"):
         await tab.open(f"{registry.base}/#lab")

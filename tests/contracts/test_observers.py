@@ -5,7 +5,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from softmutex_adapters.observers.otel import OpenTelemetry
 from softmutex_adapters.registry.reporter import Reporter
 
-from softmutex.ports import Choosy, Courier, Guest, Observer, Sleeper, Tracer
+from softmutex.ports import Choosy, Courier, Guest, Observer, Reader, Sleeper, Tracer
 from softmutex.testing import ObserverContract
 
 
@@ -28,3 +28,8 @@ class TestReporter(ObserverContract):
         reporter = self.make()
         assert isinstance(reporter, Choosy)
         assert reporter.messages is False
+
+    def test_it_is_told_of_no_wait_by_itself(self):
+        reporter = self.make()
+        assert isinstance(reporter, Reader)
+        assert reporter.follows() is False

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from softmutex_adapters.memberships.registry import RegistryMembership
 from softmutex_adapters.registry import report, wire
 from softmutex_adapters.registry.report import read
-from softmutex_adapters.registry.reporter import CLAIMS_MAX, GAP_S, KEPT_MUTEXES_MAX, Reporter
+from softmutex_adapters.registry.reporter import GAP_S, KEPT_MUTEXES_MAX
 from softmutex_adapters.registry.scene import GONE_S, REPORTERS_MAX, Scene
 from softmutex_adapters.registry.store import Entry
 
@@ -21,43 +21,7 @@ from softmutex.core.events import FactKind, Note, Token
 from softmutex.ports import Member, Observation
 from tests.ports import kept_port
 from tests.registry.inside import Inside, body, inside, lease, unhurried, until
-
-
-class Teller:
-    """A node that tells of what happens, at times that the test says."""
-
-    def __init__(self, node: int = 1) -> None:
-        self.now, self.node, self.woken, self.claims = 100.0, node, 0, 0
-        self.reporter = Reporter(self._wake, lambda: self.now)
-
-    def _wake(self) -> None:
-        self.woken += 1
-
-    def see(self, what: str, mutex: str = "m", note: Note | None = None, **values: float | str) -> None:
-        self.reporter.notice(Observation(mutex, self.node, what, values, note))
-
-    def wait(self, mutex: str = "m") -> int:
-        self.claims += 1
-        self.see("wait_started", mutex, claim=self.claims, algorithm="wandering")
-        return self.claims
-
-    def get(self, claim: int, waited_s: float = 0.0, mutex: str = "m", epoch: int = 1, hop: int = 0) -> None:
-        self.see("wait_ended", mutex, claim=claim, outcome="granted", seconds=waited_s)
-        self.see("hold_started", mutex, claim=claim, request=claim, epoch=epoch, hop=hop)
-
-    def hold(self, held_s: float, mutex: str = "m", hop: int = 0) -> None:
-        claim = self.wait(mutex)
-        self.get(claim, 0.0, mutex, hop=hop)
-        self.now += held_s
-        self.see("hold_ended", mutex, request=claim, seconds=held_s)
-
-    def draw(self, *, answered: bool = True, known: bool = True) -> Any:
-        told = self.reporter.draw()
-        if told is not None:
-            assert read(json.dumps(told).encode()) == told, "what is told fits the form"
-            self.reporter.settle(answered=answered, known=known)
-        return told
-
+from tests.registry.telling import Teller
 
 # --- what a member tells ---------------------------------------------------------------------------------------------
 
@@ -75,12 +39,11 @@ def test_who_waits_and_holds_is_told_with_its_age():
 
 def test_who_takes_several_slots_or_is_urgent_tells_so_and_nobody_else_does():
     teller = Teller()
-    teller.see("wait_started", claim=7, algorithm="wandering", slots=3, priority=5)
+    heavy = teller.wait(slots=3, priority=5)
     teller.wait()
     (mutex,) = teller.draw()["mutexes"]
     assert mutex["wishes"] == [{"slots": 3, "priority": 5}, {"slots": 1, "priority": 0}]
-    teller.see("wait_ended", claim=7, outcome="granted", seconds=0.0)
-    teller.see("hold_started", claim=7, request=1, epoch=1, hop=0, slots=3)
+    teller.get(heavy, slots=3)
     (mutex,) = teller.draw()["mutexes"]
     assert mutex["holding"][0]["slots"] == 3
     assert "wishes" not in mutex, "a registry that knows none of it takes the report"
@@ -89,7 +52,7 @@ def test_who_takes_several_slots_or_is_urgent_tells_so_and_nobody_else_does():
 def test_the_picture_says_of_everybody_how_many_slots_and_how_urgent():
     urgent, plain = Teller(1), Teller(2)
     scene = scene_of(urgent, plain)
-    urgent.see("wait_started", claim=1, algorithm="wandering", slots=3, priority=5)
+    urgent.wait(slots=3, priority=5)
     plain.now += 1.0
     plain.wait()
     plain.get(plain.wait())
@@ -117,7 +80,7 @@ def test_wishes_that_nobody_waits_for_are_not_shown():
 def test_waits_that_end_without_a_grant_are_counted_apart():
     teller = Teller()
     for outcome in ("timeout", "cancelled", "closed"):
-        teller.see("wait_ended", claim=teller.wait(), outcome=outcome, seconds=1.0)
+        teller.give_up(teller.wait(), outcome)
     (mutex,) = teller.draw()["mutexes"]
     assert (mutex["timeouts"], mutex["cancelled"], mutex["acquisitions"], mutex["waiting"]) == (1, 1, 0, 0)
     assert sum(mutex["waits"]) == 0
@@ -162,7 +125,7 @@ def test_a_token_is_where_its_last_hop_went():
     teller = Teller(node=5)
     token = Token(3, 0, 0, 8)
     teller.see("generated", note=Note(FactKind.GENERATED, token))
-    teller.see("handed_over", note=Note(FactKind.HANDED_OVER, token._replace(hop=9), 6))
+    teller.hand_over(token._replace(hop=9), 6)
     (mutex,) = teller.draw()["mutexes"]
     assert mutex["tokens"] == [{"slot": 0, "epoch": 3, "hop": 9, "at": f"{6:016x}"}]
 
@@ -171,15 +134,14 @@ def test_what_is_kept_is_bounded_and_what_did_not_fit_is_counted():
     teller = Teller()
     for number in range(KEPT_MUTEXES_MAX + 5):
         teller.hold(1.0, f"m{number}")
-    for _ in range(CLAIMS_MAX + 5):
-        teller.wait("m0")
     for _ in range(report.MARKS_MAX + 5):
         teller.see("overrun", "m0", request=1)
     told = [teller.draw() for _ in range(KEPT_MUTEXES_MAX // report.MUTEXES_MAX)]
     assert teller.draw() is None
     assert sum(len(one["mutexes"]) for one in told) == KEPT_MUTEXES_MAX
     assert max(len(json.dumps(one)) for one in told) < report.REPORT_MAX
-    assert told[-1]["skipped"] > 15
+    spans_lost = KEPT_MUTEXES_MAX - report.SPANS_MAX
+    assert told[-1]["skipped"] == 5 * len(("a wait", "a hold")) + spans_lost + 5
 
 
 def test_spans_that_overflow_between_a_report_and_its_answer_lose_nothing_newer():

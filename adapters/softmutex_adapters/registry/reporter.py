@@ -1,12 +1,14 @@
 """What happens to the mutexes of one node, kept in little room until the registry is told (`report.py` has the form).
 
-    node --notice--> totals, what is held, who waits, the last spans and marks --draw--> one report --answered--> settle
+    node --read, notice--> totals, the last spans and marks --draw--> one report --answered--> settle
+    who holds and who waits: looked up when it is drawn
 
 What it decides: holds that follow each other closely are one span. The naive way, an event for each hold, is a
-thousand events a second where a thousand holds are, and a picture of them is a bar all the same.
+thousand events a second where a thousand holds are, and a picture of them is a bar all the same. For the same reason it
+reads of them some at a time (O8), and is told (`notice`) only of what is rare.
 
-N1  `notice` is told in any thread, does a few microseconds of work, and waits for nothing but another `notice`.
-N2  What is kept is bounded: mutexes, claims, spans, marks. What did not fit is counted (`skipped`).
+N1  `notice` and `read` come in any thread, do a few microseconds of work, and wait for nothing but each other.
+N2  What is kept is bounded: mutexes, spans, marks. What did not fit is counted (`skipped`).
 N3  What an unanswered report told is told again with the next one.
 """
 
@@ -18,43 +20,38 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from softmutex.ports import Observation
+from softmutex.core.events import SECOND
+from softmutex.ports import Diary, Lately, NodeSeen, Observation
 from softmutex_adapters.registry import report
-from softmutex_adapters.registry.report import COUNT_MAX, FACTS, MARKS, MARKS_MAX, MUTEXES_MAX, SHOWN_MAX, SPANS_MAX
+from softmutex_adapters.registry.report import (
+    BUCKETS,
+    COUNT_MAX,
+    FACTS,
+    MARKS,
+    MARKS_MAX,
+    MUTEXES_MAX,
+    SHOWN_MAX,
+    SPANS_MAX,
+)
 
 KEPT_MUTEXES_MAX = 1024
-CLAIMS_MAX = 1024
 GAP_S = 0.1  # a hold that begins so soon after the last one continues its span ...
 SPAN_MAX_S = 5.0  # ... while that is not longer than this
 PLAIN = (1, 0)  # slots, priority
-NEVER_SEEN = (-1, -1, 0)  # epoch, hop, node
+MILLISECOND = SECOND // 1000
 
 
 class Kept:
     """One mutex, as this node saw it."""
 
-    __slots__ = (
-        "algorithm",
-        "counts",
-        "granted",
-        "hold_max_s",
-        "holding",
-        "holds",
-        "span",
-        "tokens",
-        "wait_max_s",
-        "waiting",
-        "waits",
-    )
+    __slots__ = ("algorithm", "counts", "diary", "hold_max_s", "holds", "span", "tokens", "wait_max_s", "waits")
 
     def __init__(self) -> None:
         self.algorithm = ""
+        self.diary: Diary | None = None
         self.counts = dict.fromkeys(report.COUNTERS, 0)
         self.waits, self.holds = [0] * report.BUCKETS, [0] * report.BUCKETS
         self.wait_max_s = self.hold_max_s = 0.0
-        self.waiting: dict[int, tuple[float, int, int]] = {}  # claim -> since, slots, priority
-        self.granted: dict[int, float] = {}  # claim -> how long it waited, until its hold is told
-        self.holding: dict[int, tuple[float, float, int, int, int]] = {}  # request -> since, waited, epoch, hop, slots
         self.tokens: dict[int, tuple[int, int, int]] = {}  # slot -> epoch, hop, node
         self.span: list[Any] | None = None  # the last one, while it may still grow
 
@@ -67,6 +64,7 @@ class Reporter:
     def __init__(self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._wake, self._clock = wake, clock
         self._lock = threading.Lock()
+        self._nodes: dict[int, NodeSeen] = {}
         self._kept: dict[str, Kept] = {}
         self._changed: dict[str, None] = {}  # mutexes to be told of, in the order of their changes
         self._spans: deque[list[Any]] = deque()  # mutex, begin, end, count, held
@@ -77,86 +75,87 @@ class Reporter:
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
+    def opened(self, node: NodeSeen) -> None:
+        with self._lock:
+            self._nodes[node.id] = node
+
+    def closed(self, node: NodeSeen) -> None:
+        with self._lock:
+            self._nodes.pop(node.id, None)
+
+    def follows(self) -> bool:
+        return False
+
+    def read(self, diary: Diary, lately: Lately) -> None:
+        waits, holds, handed_over, now = lately
+        with self._lock:
+            kept = self._keep(diary.mutex)
+            if kept is None:
+                self._skipped += len(waits) + len(holds) + handed_over
+                return
+            kept.diary, kept.algorithm = diary, diary.algorithm
+            kept.counts["acquisitions"] += len(waits)
+            kept.counts["handed_over"] += handed_over
+            for waited in waits:
+                kept.waits[min((waited // MILLISECOND).bit_length(), BUCKETS - 1)] += 1
+            kept.wait_max_s = max(kept.wait_max_s, max(waits, default=0) / SECOND)
+            offset_s = self._clock() - now / SECOND
+            for begin, end in holds:
+                self._held(kept, diary.mutex, begin / SECOND + offset_s, end / SECOND + offset_s)
+            for slot, token in diary.tokens().items():
+                self._saw(kept, slot, *token)
+            is_news = self._is_news(diary.mutex)
+        if is_news:
+            self._wake()
+
     def notice(self, seen: Observation) -> None:
         take = TAKERS.get(seen.what)
         mutex = seen.mutex
         if take is None or not mutex:
             return
         with self._lock:
-            kept = self._kept.get(mutex)
+            kept = self._keep(mutex)
             if kept is None:
-                if len(self._kept) >= KEPT_MUTEXES_MAX:
-                    self._skipped += 1
-                    return
-                kept = self._kept[mutex] = Kept()
-            take(self, kept, seen, self._clock())
-            self._changed[mutex] = None
-            if not self._quiet:
+                self._skipped += 1
                 return
-            self._quiet = False
-        self._wake()
+            take(self, kept, seen, self._clock())
+            is_news = self._is_news(mutex)
+        if is_news:
+            self._wake()
 
-    def _wait_started(self, kept: Kept, seen: Observation, now: float) -> None:
-        values: Any = seen.values
-        kept.algorithm = values["algorithm"]
-        if len(kept.waiting) < CLAIMS_MAX:
-            kept.waiting[values["claim"]] = now, values.get("slots", 1), values.get("priority", 0)
-        else:
-            self._skipped += 1
+    def _keep(self, mutex: str) -> Kept | None:
+        kept = self._kept.get(mutex)
+        if kept is None and len(self._kept) < KEPT_MUTEXES_MAX:
+            kept = self._kept[mutex] = Kept()
+        return kept
+
+    def _is_news(self, mutex: str) -> bool:
+        self._changed[mutex] = None
+        was_quiet, self._quiet = self._quiet, False
+        return was_quiet
 
     def _wait_ended(self, kept: Kept, seen: Observation, now: float) -> None:
-        values: Any = seen.values
-        claim, outcome = values["claim"], values["outcome"]
-        kept.waiting.pop(claim, None)
-        if outcome == "granted":
-            waited_s = values["seconds"]
-            kept.counts["acquisitions"] += 1
-            kept.granted[claim] = waited_s
-            kept.waits[report.bucket(waited_s)] += 1
-            if waited_s > kept.wait_max_s:
-                kept.wait_max_s = waited_s
-        elif outcome in ("timeout", "cancelled"):
+        outcome = seen.values["outcome"]
+        if outcome in ("timeout", "cancelled"):
             kept.counts["timeouts" if outcome == "timeout" else "cancelled"] += 1
 
-    def _hold_started(self, kept: Kept, seen: Observation, now: float) -> None:
-        values: Any = seen.values
-        epoch, hop = values["epoch"], values["hop"]
-        waited_s = kept.granted.pop(values["claim"], 0.0)
-        if len(kept.holding) < CLAIMS_MAX:
-            kept.holding[values["request"]] = (now, waited_s, epoch, hop, values.get("slots", 1))
-        else:
-            self._skipped += 1
-        rests_on_token = values.get("rights", 1) > 0  # permissions are nowhere
-        if rests_on_token and (epoch, hop) > kept.tokens.get(0, NEVER_SEEN)[:2]:
-            kept.tokens[0] = (epoch, hop, seen.node)
-
-    def _hold_ended(self, kept: Kept, seen: Observation, now: float) -> None:
-        values: Any = seen.values
-        held_s = values["seconds"]
+    def _held(self, kept: Kept, mutex: str, since: float, now: float) -> None:
+        held_s = now - since
         kept.holds[report.bucket(held_s)] += 1
         if held_s > kept.hold_max_s:
             kept.hold_max_s = held_s
-        held = kept.holding.pop(values["request"], None)
-        since = held[0] if held else now - held_s
         span = kept.span
         if span is not None and since - span[2] < GAP_S and now - span[1] < SPAN_MAX_S:
             span[2] = now
             span[3] += 1
             span[4] += held_s
             return
-        kept.span = [seen.mutex, since, now, 1, held_s]
+        kept.span = [mutex, since, now, 1, held_s]
         if len(self._spans) == SPANS_MAX:
             self._spans.popleft()
             self._skipped += 1
             self._drawn = (self._drawn[0], max(0, self._drawn[1] - 1), self._drawn[2])
         self._spans.append(kept.span)
-
-    def _handed_over(self, kept: Kept, seen: Observation, now: float) -> None:
-        """The same as `_fact`, for the one of which there are many."""
-        kept.counts["handed_over"] += 1
-        token = seen.note.token if seen.note else None
-        if token is not None and seen.note is not None:
-            self._saw(kept, token.slot, token.epoch, token.hop, seen.note.peer)
 
     def _hold_lost(self, kept: Kept, seen: Observation, now: float) -> None:
         kept.counts["lost"] += 1
@@ -196,6 +195,8 @@ class Reporter:
 
     def draw(self) -> dict[str, Any] | None:
         """What is to be told now; None where there is nothing. Followed by `settle` where it was answered."""
+        for node in list(self._nodes.values()):
+            node.settle()
         with self._lock:
             now = self._clock()
             names = list(self._changed)[:MUTEXES_MAX]
@@ -209,7 +210,7 @@ class Reporter:
                 self._kept[name].span = None
             self._drawn = (names, len(spans), len(marks))
             return {
-                "mutexes": [_mutex(name, self._kept[name], now) for name in names],
+                "mutexes": [_mutex(name, self._kept[name]) for name in names],
                 "spans": [
                     {
                         "mutex": name,
@@ -247,8 +248,10 @@ class Reporter:
                 self._changed.update(dict.fromkeys(name for name in self._kept if name not in told))
 
 
-def _mutex(name: str, kept: Kept, now: float) -> dict[str, Any]:
-    waiting = list(kept.waiting.values())[:SHOWN_MAX]
+def _mutex(name: str, kept: Kept) -> dict[str, Any]:
+    all_waiting = kept.diary.waiting() if kept.diary is not None else ()
+    holding = kept.diary.holding() if kept.diary is not None else ()
+    waiting = all_waiting[:SHOWN_MAX]
     is_plain = all((slots, priority) == PLAIN for _, slots, priority in waiting)
     return {
         "name": name,
@@ -258,18 +261,18 @@ def _mutex(name: str, kept: Kept, now: float) -> dict[str, Any]:
         "holds": list(kept.holds),
         "wait_max_s": _s(kept.wait_max_s),
         "hold_max_s": _s(kept.hold_max_s),
-        "waiting": len(kept.waiting),
-        "waiting_for_s": [_s(now - since) for since, _, _ in waiting],
+        "waiting": len(all_waiting),
+        "waiting_for_s": [_s(waited / SECOND) for waited, _, _ in waiting],
         **({} if is_plain else {"wishes": [{"slots": slots, "priority": urgent} for _, slots, urgent in waiting]}),
         "holding": [
             {
-                "for_s": _s(now - since),
-                "waited_s": _s(waited),
+                "for_s": _s(held / SECOND),
+                "waited_s": _s(waited / SECOND),
                 "epoch": min(epoch, COUNT_MAX),
                 "hop": min(hop, COUNT_MAX),
                 **({"slots": slots} if slots > 1 else {}),
             }
-            for since, waited, epoch, hop, slots in list(kept.holding.values())[:SHOWN_MAX]
+            for held, waited, epoch, hop, slots in holding[:SHOWN_MAX]
         ],
         "tokens": [
             {"slot": slot, "epoch": min(epoch, COUNT_MAX), "hop": min(hop, COUNT_MAX), "at": f"{node:016x}"}
@@ -285,12 +288,8 @@ def _s(seconds: float) -> float:
 
 Taker = Callable[[Reporter, Kept, Observation, float], None]
 TAKERS: dict[str, Taker] = {
-    "wait_started": Reporter._wait_started,
     "wait_ended": Reporter._wait_ended,
-    "hold_started": Reporter._hold_started,
-    "hold_ended": Reporter._hold_ended,
     "hold_lost": Reporter._hold_lost,
     "overrun": Reporter._overrun,
-    **dict.fromkeys((*FACTS, "isolated", "rejoined"), Reporter._fact),
-    "handed_over": Reporter._handed_over,
+    **{what: Reporter._fact for what in (*FACTS, "isolated", "rejoined") if what != "handed_over"},  # it reads of those
 }

@@ -3,11 +3,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from softmutex.core.events import FactKind, NodeId, Note
-from softmutex.ports import Choosy, Courier, Guest, Observation, Observer, Sleeper, Tracer
+from softmutex.core.events import SECOND, FactKind, NodeId, Note
+from softmutex.ports import Choosy, Courier, Guest, Lately, Observation, Observer, Reader, Sleeper, Tracer
 from softmutex.testing.contracts.checks import check
 
 BAGGAGE_MAX = 64
@@ -31,12 +31,35 @@ class SeenNode:
     def algorithm(self, mutex: str) -> str:
         return "wandering" if mutex == MUTEX else ""
 
+    def settle(self) -> None: ...
+
+
+class SeenDiary:
+    """One mutex on a node, as readers see it: one waits, one holds."""
+
+    mutex, algorithm = MUTEX, "wandering"
+
+    def __init__(self, node: NodeId) -> None:
+        self.node = node
+
+    def is_used(self) -> bool:
+        return True
+
+    def waiting(self) -> Sequence[tuple[int, int, int]]:
+        return [(SECOND, 1, 0)]
+
+    def holding(self) -> Sequence[tuple[int, int, int, int, int]]:
+        return [(SECOND, 0, 1, 2, 1)]
+
+    def tokens(self) -> Mapping[int, tuple[int, int, NodeId]]:
+        return {0: (1, 2, self.node)}
+
 
 QUICK_OF = 3  # tries that the machine may have stood still in; what waits, waits in each
 
 
 class ObserverContract:
-    """O1 of `softmutex.ports.Observer`, and O3 to O7 of those that are more than that. (O2 is the node's to keep.)"""
+    """O1 of `softmutex.ports.Observer`, and O3 to O8 of those that are more than that. (O2 is the node's to keep.)"""
 
     at_once_s: ClassVar[float] = 0.25  # far more than it should take, and far less than a call over a network may
 
@@ -80,7 +103,7 @@ class ObserverContract:
         check(not failed, f"notice raised in a thread: {failed}")
         close_for(observer, node)
 
-    # --- O3 to O6, where it is more than an observer ------------------------------------------------------------------
+    # --- O3 to O8, where it is more than an observer ------------------------------------------------------------------
 
     async def test_o3_it_says_at_once_whether_it_is_asleep_and_once_awake_stays_awake(self) -> None:
         observer = self.make()
@@ -154,6 +177,29 @@ class ObserverContract:
         for observation in story(two.id):
             observer.notice(observation)
         observer.closed(two)
+
+    async def test_o8_it_reads_at_once_in_any_thread(self) -> None:
+        observer, node = self.make(), SeenNode(7)
+        if not isinstance(observer, Reader):
+            return
+        reader, diary = observer, SeenDiary(7)
+        open_for(observer, node)
+        many = Lately([0, SECOND] * 8, [(SECOND, 2 * SECOND), (2 * SECOND, 2 * SECOND)] * 8, 16, 3 * SECOND)
+        took: list[float] = []
+
+        def read() -> None:
+            for lately in (many, Lately([], [], 0, 4 * SECOND)):
+                began = time.perf_counter()
+                check(isinstance(reader.follows(), bool), "follows() says neither yes nor no")
+                reader.read(diary, lately)
+                took.append(time.perf_counter() - began)
+
+        read()
+        for _ in range(QUICK_OF):
+            await asyncio.to_thread(read)
+        check(len(took) == 2 * (1 + QUICK_OF), "it could not be read in a thread")
+        check(min(took[::2]) < self.at_once_s and min(took[1::2]) < self.at_once_s, "read() takes its time")
+        close_for(observer, node)
 
 
 def open_for(observer: Observer, node: SeenNode) -> None:
