@@ -16,7 +16,7 @@ class TestOpenTelemetry(ObserverContract):
         return OpenTelemetry(tracer_provider=TracerProvider(), meter_provider=MeterProvider())
 
     def test_it_is_all_that_an_observer_may_be(self):
-        for part in (Sleeper, Courier, Choosy, Guest, Tracer):
+        for part in (Sleeper, Courier, Choosy, Guest, Tracer, Reader):
             assert isinstance(self.make(), part)
 
 

@@ -4,9 +4,9 @@ What it decides: counters are sums that are kept here and read when the SDK coll
 a fraction of a microsecond, and a counter is there, at 0, as soon as its mutex is used. The naive counter appears with
 its first event; then `increase(softmutex_overlaps_total[1h])` is 0 in the very hour in which it happened.
 
-To record a duration costs the SDK more than all else here. So durations are kept, and recorded some at a time: when
-the SDK collects, or in a turn of the loop after the one in which a token was let go. By then whoever goes on at once
-has asked again, and this process would only wait. One by one, between other work, each takes twice as long.
+To record a duration costs the SDK more than all else here. So durations are recorded some at a time: when the SDK
+collects, or when the node hands them out (`read`), while this process would only wait. One by one, between other work,
+each takes twice as long.
 
 Metrics say `softmutex.node` by a name that lasts: the one that the node was given, else host and process. With the
 names in the spans, new each time that a node opens, a program that joins a thousand times has a thousand series.
@@ -14,18 +14,15 @@ names in the spans, new each time that a node opens, a program that joins a thou
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opentelemetry import metrics
 from opentelemetry.metrics import Observation as Point
 
-from softmutex.core.events import FactKind, NodeId
-from softmutex.ports import NodeSeen, Observation
+from softmutex.core.events import FactKind, NodeId, to_seconds
+from softmutex.ports import Diary, Lately, NodeSeen, Observation
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
@@ -51,7 +48,6 @@ HOLD = ("softmutex.hold.duration", "s", "From the grant to its end")
 LAG = ("softmutex.loop.lag", "s", "How late the event loop of the node was, measured twice a second")
 
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000)
-RECORDED_AT_ONCE = 16  # holds, with their waits
 LAG_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 1, 2, 5, 10, 30)
 
 
@@ -79,17 +75,12 @@ class Meters:
         self._instruments = [meter.create_observable_counter(*self._counter(name)) for name in COUNTERS]
         self._messages = meter.create_observable_counter(MESSAGES[0], [self._see_messages], *MESSAGES[1:])
         self._members = meter.create_observable_up_down_counter(MEMBERS[0], [self._see_members], *MEMBERS[1:])
-        self._ended = 0  # holds
-        self._kept: deque[tuple[metrics.Histogram, float, dict[str, str]]] = deque()
         self._wait, self._hold = self._durations(meter, WAIT, SECONDS), self._durations(meter, HOLD, SECONDS)
         self._lag = self._durations(meter, LAG, LAG_SECONDS)
         self.takers: Mapping[str, Callable[[Observation], None]] = {
-            "wait_started": self._wait_started,
             "wait_ended": self._wait_ended,
-            "hold_ended": self._hold_ended,
             "loop_lag": lambda seen: self._lag.record(seconds(seen), self._node_label(seen.node)),
             "overrun": lambda seen: self._count("softmutex.overruns", self._line(seen).plain),
-            FactKind.HANDED_OVER.value: lambda seen: self._count("softmutex.handovers", self._line(seen).plain),
             FactKind.DISCARDED.value: lambda seen: self._count("softmutex.discards", self._line(seen).plain),
             FactKind.OVERLAP.value: lambda seen: self._count("softmutex.overlaps", self._line(seen).plain),
             FactKind.GENERATED.value: self._generated,
@@ -97,6 +88,8 @@ class Meters:
 
     def _counter(self, name: str) -> tuple[str, list[Callable[[CallbackOptions], Iterable[Point]]], str, str]:
         def see(_: CallbackOptions) -> Iterable[Point]:
+            if name == ACQUISITIONS:  # the first that the SDK asks for; it looks at its histograms after all these
+                self._settle()
             with self._lock:
                 return [Point(count, dict(labels)) for labels, count in self._counts[name].items()]
 
@@ -140,39 +133,38 @@ class Meters:
             counts = self._counts[name]
             counts[labels] = counts.get(labels, 0) + by
 
-    def _wait_started(self, seen: Observation) -> None:
-        line = self._line(seen)
-        if not line.used:
+    def read(self, diary: Diary, lately: Lately) -> None:
+        line = self._line(Observation(diary.mutex, diary.node, "", {"algorithm": diary.algorithm}))
+        if diary.is_used() and not line.used:
             line.used = True
             for name in COUNTERS:
                 for labels in line.ended.values() if name == ACQUISITIONS else [line.plain]:
                     self._count(name, labels, 0)
+        self._count(ACQUISITIONS, line.ended["granted"], len(lately.waits))
+        self._count("softmutex.handovers", line.plain, lately.handed_over)
+        for waited in lately.waits:
+            self._wait.record(to_seconds(waited), line.waited["granted"])
+        for begin, end in lately.holds:
+            self._hold.record(to_seconds(end - begin), line.held)
 
     def _wait_ended(self, seen: Observation) -> None:
-        line, outcome = self._line(seen), str(seen.values["outcome"])
-        self._count(ACQUISITIONS, line.ended[outcome])
-        self._kept.append((self._wait, seconds(seen), line.waited[outcome]))
-
-    def _hold_ended(self, seen: Observation) -> None:
-        self._kept.append((self._hold, seconds(seen), self._line(seen).held))
-        self._ended += 1
-        if self._ended % RECORDED_AT_ONCE == 0:
-            try:
-                asyncio.get_running_loop().call_soon(self._record)
-            except RuntimeError:  # a thread
-                self._record()
-
-    def _record(self) -> None:
-        with suppress(IndexError):
-            while True:
-                histogram, value, labels = self._kept.popleft()
-                histogram.record(value, labels)
+        outcome = str(seen.values["outcome"])
+        if outcome != "granted":  # those that were are read
+            line = self._line(seen)
+            self._count(ACQUISITIONS, line.ended[outcome])
+            self._wait.record(seconds(seen), line.waited[outcome])
 
     def _generated(self, seen: Observation) -> None:
         if seen.values["detail"] != THE_FIRST:
             self._count("softmutex.regenerations", self._line(seen).plain)
 
     # --- what is looked at ------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        with self._lock:
+            nodes = list(self._nodes.values())
+        for node in nodes:
+            node.settle()
 
     def _add_sent(self, node: NodeSeen, sums: dict[Labels, int]) -> None:
         for (mutex, kind), count in node.sent().items():
@@ -182,7 +174,6 @@ class Meters:
             sums[key] = sums.get(key, 0) + count
 
     def _see_messages(self, _: CallbackOptions) -> Iterable[Point]:
-        self._record()  # the SDK asks us before it looks at its histograms
         with self._lock:
             sums = dict(self._sent_before)
             for node in self._nodes.values():

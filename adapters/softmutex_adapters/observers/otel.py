@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from softmutex.ports import NodeSeen, Observation
+from softmutex.ports import Diary, Lately, NodeSeen, Observation
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -71,6 +71,13 @@ class OpenTelemetry:
             self._wake()
         for take in self._takers.get(observation.what, ()):
             take(observation)
+
+    def follows(self) -> bool:
+        spans, _ = self._awake or self._wake()
+        return spans.follows()
+
+    def read(self, diary: Diary, lately: Lately) -> None:
+        self._wake()[1].read(diary, lately)
 
     def baggage(self, observation: Observation) -> bytes:
         return self._wake()[0].baggage(observation)

@@ -87,7 +87,7 @@ class LetGo:
 class Spans:
     def __init__(self, provider: TracerProvider | None, allowance: Allowance) -> None:
         self._tracer = trace.get_tracer("softmutex", tracer_provider=provider)
-        self._allowance = allowance
+        self.follows = allowance.take
         self._nodes: dict[NodeId, NodeSeen] = {}
         self._waits: dict[Key, Asked] = {}  # by claim
         self._holds: dict[Key, Asked] = {}  # by request
@@ -127,14 +127,11 @@ class Spans:
     # --- waiting ----------------------------------------------------------------------------------------------------
 
     def _wait_started(self, seen: Observation) -> None:
-        if self._allowance.take():
-            caller, attributes = context.get_current(), self._attributes(seen)
-            wait = self._tracer.start_span(WAIT, caller, attributes=attributes)
-            self._waits[seen.node, seen.mutex, seen.values["claim"]] = Asked(caller, wait, attributes)
+        caller, attributes = context.get_current(), self._attributes(seen)
+        wait = self._tracer.start_span(WAIT, caller, attributes=attributes)
+        self._waits[seen.node, seen.mutex, seen.values["claim"]] = Asked(caller, wait, attributes)
 
     def _wait_ended(self, seen: Observation) -> None:
-        if not self._waits:  # mostly nothing is traced, where there are thousands a second
-            return
         key = (seen.node, seen.mutex, seen.values["claim"])
         asked = self._waits.get(key)
         if asked is None:
@@ -150,8 +147,6 @@ class Spans:
     # --- holding ----------------------------------------------------------------------------------------------------
 
     def _hold_started(self, seen: Observation) -> None:
-        if not self._waits and not self._early:
-            return
         asked = self._waits.pop((seen.node, seen.mutex, seen.values["claim"]), None)
         key = (seen.node, seen.mutex, seen.values["request"])
         lost = self._early.pop(key, None)
@@ -168,8 +163,6 @@ class Spans:
 
     def baggage(self, seen: Observation) -> bytes:
         """Asked just before the token is let go: `hold_ended` comes when it is under way."""
-        if not self._holds:
-            return b""
         asked = self._holds.get((seen.node, seen.mutex, seen.values["request"]))
         if asked is None or asked.hold is None:
             return b""
@@ -187,8 +180,6 @@ class Spans:
         return headers
 
     def _hold_ended(self, seen: Observation) -> None:
-        if not self._holds:
-            return
         asked = self._holds.pop((seen.node, seen.mutex, seen.values["request"]), None)
         if asked is not None and asked.hold is not None:
             asked.hold.end()
@@ -198,8 +189,10 @@ class Spans:
         asked = self._holds.get(key)
         if asked is not None and asked.hold is not None:
             asked.hold.add_event("softmutex.lost", {"softmutex.reason": reason})
-        elif len(self._early) < EARLY_NEWS_MAX:
+        elif self._waits:  # it may be of one that is traced
             self._early[key] = reason
+            if len(self._early) > EARLY_NEWS_MAX:
+                self._early.pop(next(iter(self._early)), None)
 
     def _overrun(self, seen: Observation) -> None:
         asked = self._holds.get((seen.node, seen.mutex, seen.values["request"]))
