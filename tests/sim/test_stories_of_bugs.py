@@ -167,6 +167,8 @@ STORIES = {
     ),
     # Tickets that had followed a token were put before its queue, unseen that the same nodes were in it.
     "nobody is twice in a queue": nemesis.draw(20166, (2, 16)),
+    # Copies of a COMMIT came when its sender had given up, and another token was in use.
+    "a token that comes after it was given up is looked into": nemesis.draw(79, (2, 16)),
     # A parked token with a stranger in its queue was reported, answered and reported at once, doubled each time.
     "a stranger in the queue makes no storm": nemesis.draw(17, (2, 16)),
     # An answer to an older question was taken for a quick one, and then everything was late.

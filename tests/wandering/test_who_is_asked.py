@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from softmutex.core.algorithms.wandering.messages import Want
+from softmutex.core.algorithms.wandering.messages import Probe, Want
 from softmutex.core.algorithms.wandering.settings import PATIENCE
-from softmutex.core.events import Requested, Send
+from softmutex.core.events import Received, Released, Requested, Send
+from softmutex.core.messages import Commit
 from tests.wandering.stage import Stage
 
 
@@ -41,6 +42,22 @@ def test_who_is_not_answered_asks_again_no_later_than_who_was_told_to_wait():
     for _ in range(60):
         stage.run(1)
         assert stage.timers[9, "want"] <= stage.now + 5 * PATIENCE // 4
+
+
+def test_a_token_that_comes_after_it_was_given_up_is_looked_into_before_it_is_used():
+    """Copies of a COMMIT came ten seconds late, when its sender had given up and another token was in use."""
+    stage = Stage(nodes=3)
+    stage.request(1)
+    stage.request(2)
+    stage.run(1)
+    commit = next(each for each in stage.machines[1].handle(Released(1), stage.now) if isinstance(each, Send))
+    assert isinstance(commit.message, Commit) and commit.to == 2
+    stage.tell(2, Received(1, Probe(77, 0, 5, None, False)))
+    stage.tell(2, Received(1, commit.message))
+    assert (2, 1) not in stage.granted
+    assert stage.machines[2].view().state == "doubtful"
+    stage.run(1)
+    assert (2, 1) in stage.granted, "it was not replaced"
 
 
 @pytest.mark.parametrize("age", [0.1, 1, 2, 3, 5, 20])

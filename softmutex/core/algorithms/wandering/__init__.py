@@ -32,6 +32,7 @@ Each rule, where it lives, what it is for, and where the papers have it:
     roll call   watch         who lends a lease reaches more than half, or stops   bounded overlap
     inquiry     search        ask near, then wide with a ballot, then all, make    one token         000 section 5
     ballots     search        one asker at a time, the first home that is there    one token
+    given up    context       what was said to be nowhere is looked into if it comes  one token
     watched     search        what somebody hears lives, and none is made          one token
     suspicion   context       who does not answer: the group finds out, or a way   liveness
     census      requests      a waiter whom no home answers inquires itself        liveness

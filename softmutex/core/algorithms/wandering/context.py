@@ -78,6 +78,7 @@ class Context(Outbox):
         "best",
         "deaf",
         "fingerprint",
+        "given_up",
         "gone",
         "heard",
         "learned_at",
@@ -102,6 +103,7 @@ class Context(Outbox):
         self.best: dict[int, Place] = {}  # the best sighting of each slot
         self.learned_at: dict[int, Instant] = {}  # when this node heard of it
         self.learned_from: dict[int, NodeId] = {}  # ... and who said so
+        self.given_up: dict[int, Place] = {}  # the best sighting when this node said that another one may be made
         self.suspects: dict[NodeId, Instant] = {}  # silent ones, and until when they are passed over
         self.silent: dict[NodeId, None] = {}  # the group says so: they count, and are passed over
         self.deaf: dict[NodeId, Instant] = {}  # who says that it hears nobody, and until when we believe it
@@ -287,6 +289,16 @@ class Context(Outbox):
         if known is None or known[1:4] == token[:3]:
             return None
         return known if rank(known) > rank(place_of(token, self.me)) else None
+
+    def gives_up(self, slot: int) -> None:
+        """Somebody was told that nothing of this slot is here, and may make another token."""
+        if slot in self.best:
+            self.given_up[slot] = self.best[slot]
+
+    def comes_late(self, token: Token) -> bool:
+        """It was on its way when this node gave it up: it may have been replaced since."""
+        place = self.given_up.get(token.slot)
+        return place is not None and place[1:4] == token[:3] and token.hop <= place.hop + 1
 
     def next_epoch(self, slot: int) -> int:
         """Above all that we know of, and, by counting seconds, above what everybody has forgotten."""

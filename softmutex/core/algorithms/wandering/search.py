@@ -433,6 +433,8 @@ class TokenSearches:
             place = here.next_place(here.by_slot[slot])
         elif presence is not Presence.ABSENT:
             place = place_of(here.by_slot[slot].token, context.me)
+        if presence is Presence.ABSENT and free and probe.ballot and probe.rival is None:
+            context.gives_up(slot)
         context.post(sender, Sight(probe.number, slot, place, presence, free))
 
     def _was_just_seen(self, slot: int, by: NodeId) -> bool:

@@ -368,7 +368,7 @@ class TokenHolder:
         self.requests.visited()
         self._compare_settings(token)
         better = context.outranked(token)
-        if better is not None or context.now - context.woke_at < STALE:
+        if better is not None or context.comes_late(token) or context.now - context.woke_at < STALE:
             self.search.doubt(held)
         self.watch.began(held)
         if old is not None and old.giving:  # its return says that it had arrived
