@@ -202,10 +202,9 @@ STORIES = {
     # Three had lost their tickets, told to be patient for minutes: nobody asked them, beside an idle token.
     "who was told to be patient is asked when the token is idle": nemesis.draw(6140, (2, 16)),
     # A newcomer became the home and made a new token: those whom the home before it had fed to the old one were lost.
-    # (What is told of an overlap in it is another matter.)
-    "who was fed by the home before is not forgotten": nemesis.draw(6122, (2, 16)).but(
-        laws=(Law.EFFECTS, Law.TOKENS, Law.OVERLAP, Law.REQUESTS, Law.FAIRNESS)
-    ),
+    "who was fed by the home before is not forgotten": nemesis.draw(6122, (2, 16)),
+    # Who slept overlapped with the tenth request of one and with that of another, each 0.78 s long: it told of one.
+    "holds of one number and one length are told of apart": nemesis.draw(30240, (2, 16)),
     # A commit that never arrived was asked for ten times, 0.8 s each, before anybody looked for the token.
     "nobody asks for ten seconds whether a token has arrived": nemesis.draw(6011, (2, 16)),
     # With round trips of a second, four that looked for the token each promised themselves the ballot, for ever anew.

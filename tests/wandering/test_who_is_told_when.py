@@ -23,7 +23,19 @@ from softmutex.core.algorithms.wandering.messages import (
     Sight,
     Want,
 )
-from softmutex.core.events import Effect, Event, FactKind, Instant, Level, NodeId, Reach, Received, Send, to_seconds
+from softmutex.core.events import (
+    Effect,
+    Event,
+    FactKind,
+    Instant,
+    Level,
+    NodeId,
+    Overlapped,
+    Reach,
+    Received,
+    Send,
+    to_seconds,
+)
 from softmutex.sim import Scenario, simulate
 from softmutex.sim.spy import SpiedOn
 from tests.wandering.stage import DELAY, Stage, place_of_token, said_by
@@ -255,6 +267,25 @@ def test_a_node_that_was_cut_off_says_so_and_when_that_is_over_and_that_its_toke
     stage.run(10)
     told = [(note.kind, note.peer) for node, note in stage.notes if node == 3]
     assert told == [(FactKind.ISOLATED, 0), (FactKind.REJOINED, 0), (FactKind.DISCARDED, 2), (FactKind.OVERLAP, 2)]
+
+
+def test_who_overlapped_with_two_of_one_number_for_one_span_tells_of_each():
+    """Both had their first request, each for a second: the second one was taken for what had been told."""
+    stage = Stage(nodes=5)
+    stage.request(3)
+    stage.run(0.5)
+    stage.sleep(3)
+    stage.run(10)
+    for node in (4, 5):
+        stage.request(node)
+        while node not in stage.holding:
+            stage.run(0.001)
+        stage.run(1)
+        stage.release(node)
+    stage.wake(3, 13)
+    stage.run(1)
+    told = {order[1:3] for node, order in stage.orders if isinstance(order, Overlapped) and node == 3}
+    assert told == {(4, 1), (5, 1)}
 
 
 def test_a_node_that_used_two_tokens_that_were_replaced_tells_of_both_overlaps():

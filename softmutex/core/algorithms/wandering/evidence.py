@@ -144,7 +144,7 @@ class OverlapCase:
         self.better = better
         self.questions: list[RecallQuestion] = []
         self.records: list[VisitRecord] = []
-        self.asked: set[tuple[Place, Together | None]] = set()
+        self.asked: set[tuple[Place, Together | None, Place | None]] = set()
 
 
 class OverlapEvidence:
@@ -272,16 +272,16 @@ class OverlapEvidence:
         return place.holder == self.context.me or self.context.is_member(place.holder)
 
     def _ask(self, case: OverlapCase, place: Place, rival: Place, told: Together | None = None) -> None:
-        if (place, told) in case.asked:
+        question = (place, told, None if told is None else rival)
+        if question in case.asked:
             return
-        case.asked.add((place, told))
+        case.asked.add(question)
         if not self._is_there(place):  # the chain is broken: whoever else had that token knows where it was before
             if told is None:
                 self._ask_around(case, place, rival)
         else:
-            question = RecallQuestion(place, rival, told)
-            case.questions.append(question)
-            self._send(question)
+            case.questions.append(RecallQuestion(place, rival, told))
+            self._send(case.questions[-1])
 
     def _ask_around(self, case: OverlapCase, place: Place, rival: Place) -> None:
         for node in (self.context.me, *self.context.random_others(AROUND)):
