@@ -226,8 +226,10 @@ STORIES = {
         duration_s=100.0, settle_s=20.0, laws=(Law.ORDER,)
     ),
     # Told to be patient for a quarter of an hour when it asked again in its turn, it was taken for served by that turn
-    # and was reminded by nobody, for ten minutes beside an idle token.
-    "who asks again in its turn is asked when the token is idle": nemesis.draw(6099, (2, 16)).but(seed=60992),
+    # and was reminded by nobody, for ten minutes beside an idle token. (Forty percent loss: no order of turns holds.)
+    "who asks again in its turn is asked when the token is idle": nemesis.draw(6099, (2, 16)).but(
+        seed=21, laws=(Law.REQUESTS,)
+    ),
     # Whoever reminded it knew of an earlier request of its only, and it took no notice.
     "a reminder of an earlier request is one": nemesis.draw(6099, (2, 16)).but(delay_s=0.96 * 0.0178),
 }
