@@ -9,7 +9,7 @@ import pytest
 
 from softmutex.core.events import SECOND, CancelTimer, Instant, Level, NodeId, Reach, Send, SetTimer
 from softmutex.core.group.effects import Answer
-from softmutex.core.group.roll_call import RollCall
+from softmutex.core.group.roll_call import SAMPLE, RollCall
 from softmutex.core.group.suspicion import PING
 from softmutex.core.messages import Ping
 from softmutex.core.patience import Patience
@@ -180,3 +180,11 @@ def test_it_works_alone_with_one_list_of_members_for_a_hundred_thousand_nodes():
         roll.fired(timers[-1].at)
     assert owner.out[-1] == Answer("x", Reach(Level.LESS))
     assert owner.missing == sample[15:]
+
+
+@pytest.mark.parametrize(("others", "asked"), [(SAMPLE - 1, SAMPLE - 1), (SAMPLE, SAMPLE), (SAMPLE + 1, SAMPLE)])
+def test_all_are_asked_as_long_as_they_are_no_more_than_a_sample(others: int, asked: int):
+    owner = Owner()
+    roll = RollCall(1, range(1, 2 + others), owner, random.Random(1), Patience(PING), lambda _: 0)
+    roll.call("x", True, 1000 * SECOND)
+    assert len({effect.to for effect in owner.out if isinstance(effect, Send)}) == len(owner.out) - 1 == asked

@@ -12,8 +12,9 @@ import pytest
 from softmutex.core.events import SECOND, CancelTimer, Instant, NodeId, Send, SetTimer
 from softmutex.core.group.company import Company
 from softmutex.core.group.effects import Listed
-from softmutex.core.group.rosters import ASKED_AT_ONCE, Rosters
-from softmutex.core.group.suspicion import PINGS, Suspicion
+from softmutex.core.group.rosters import ASKED_AT_ONCE as ROSTERS_AT_ONCE
+from softmutex.core.group.rosters import Rosters
+from softmutex.core.group.suspicion import ASKED_AT_ONCE, PINGS, Suspicion
 from softmutex.core.messages import Roster
 from softmutex.core.patience import Patience
 
@@ -156,6 +157,24 @@ def test_who_was_silent_and_speaks_is_back_once():
     assert owner.said == ["silent", "back"] and owner.timers == {}
 
 
+def test_a_round_that_ends_makes_room_for_one_more_and_no_more():
+    """Q2, also when many fell silent before."""
+    owner = Owner()
+    for node in (7, *range(100, 120)):
+        owner.suspicion.suspect(node, owner.now)
+    while owner.timers:
+        kind, node = min(owner.timers, key=lambda timer: (owner.timers[timer], str(timer)))  # type: ignore[misc, arg-type]
+        if kind != "ping":
+            break
+        owner.now = owner.timers.pop((kind, node))
+        owner.suspicion.fired("ping", node, owner.now)
+    assert owner.said == ["silent"] * 21
+    before = len(owner.pinged)
+    for node in range(1000, 1000 + 2 * ASKED_AT_ONCE):
+        owner.suspicion.suspect(node, owner.now)
+    assert len(owner.pinged) == before + ASKED_AT_ONCE
+
+
 # --- rosters ---------------------------------------------------------------------------------------------------------
 
 
@@ -180,11 +199,11 @@ class Asker:
 
 def test_each_is_asked_once_whether_it_is_asked_already_or_waits_for_that():
     asker = Asker()
-    many = range(2, 2 + 2 * ASKED_AT_ONCE)
+    many = range(2, 2 + 2 * ROSTERS_AT_ONCE)
     for _ in range(3):
         for node in many:
             asker.rosters.ask(node, SECOND)
-    assert asker.asked == list(many[:ASKED_AT_ONCE])
+    assert asker.asked == list(many[:ROSTERS_AT_ONCE])
     assert all(node in asker.rosters for node in many) and 1 not in asker.rosters
     for node in many:
         asker.rosters.left([node], SECOND)

@@ -77,6 +77,7 @@ class House:
         self.started: dict[str, Start] = {}
         self.did: list[GroupEffect] = []  # all that concerns nobody else
         self.said: list[str] = []
+        self.warned: list[str] = []  # what is said where something is wrong
         self.dropped: Counter[str] = Counter()
         self.received: list[tuple[NodeId, str, Message]] = []  # of mutexes
         self.timers: dict[TimerName, int] = {}
@@ -130,6 +131,7 @@ class House:
                     self.take(sender, True, mutex, message, "", by)
             case Say(_, text):
                 self.said.append(text)
+                self.warned += [] if effect.is_routine else [text]
             case Drop(why, number):
                 self.dropped[why] += number
             case GiveUp(mutex):
