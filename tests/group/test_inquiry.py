@@ -13,6 +13,7 @@ from softmutex.core.group.company import Company
 from softmutex.core.group.effects import Drop, Mail, Unwrap
 from softmutex.core.group.inquiry import SUSPECT_AFTER, Inquiry
 from softmutex.core.group.ways import RELAYS, Ways
+from softmutex.core.messages import Ping
 from tests.group.village import START, TERMS
 
 WAIT = SECOND // 10
@@ -105,3 +106,58 @@ def test_a_suspect_is_asked_by_way_of_two_others_whom_this_node_hears_itself(oth
     if len(fit) >= 10:
         assert len(relays) == RELAYS
     assert all(mail.to == SILENT for mail in owner.mails)
+
+
+def ways_of(*others: NodeId, seed: int = 1) -> tuple[Ways, Company, Posted]:
+    company, owner = Company(ME), Posted()
+    company.add([Listed(f"10.0.0.{node}:1", node) for node in others])
+    return Ways(owner, company, random.Random(seed)), company, owner
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_way_that_served_last_is_tried_first(seed: int):
+    ways, _, owner = ways_of(*range(SILENT, 40), seed=seed)
+    ways.answered(SILENT, 0, 33, START, of_suspicion=True)
+    ways.ping(SILENT, 7, 1, START)
+    assert [mail.by for mail in owner.mails][:2] == [NOBODY, 33] and len(owner.mails) == 1 + RELAYS
+
+
+def test_the_direct_way_is_taken_again_when_the_very_ping_that_tried_it_is_answered_on_it():
+    ways, company, owner = ways_of(SILENT, OTHER)
+    ways.came_by(company.peers[SILENT], OTHER, START)
+    (tried,) = owner.mails
+    assert isinstance(tried.message, Ping) and tried.by == NOBODY
+    for nonce, by in ((tried.message.nonce + 1, NOBODY), (tried.message.nonce, OTHER)):
+        ways.answered(SILENT, nonce, by, START, of_suspicion=False)
+        assert ways.route(SILENT, START) == ("10.0.0.3:1", OTHER)
+    ways.answered(SILENT, tried.message.nonce, NOBODY, START, of_suspicion=False)
+    assert ways.route(SILENT, START) == ("10.0.0.2:1", NOBODY)
+
+
+def test_the_direct_way_is_tried_again_every_five_seconds_while_another_one_is_taken():
+    ways, company, owner = ways_of(SILENT, OTHER)
+    ways.came_by(company.peers[SILENT], OTHER, START)
+    tried = []
+    for tenth in range(160):
+        before = len(owner.mails)
+        ways.route(SILENT, START + tenth * SECOND // 10)
+        tried += [tenth] * (len(owner.mails) - before)
+    assert tried == [50, 100, 150]
+
+
+def test_whose_direct_way_was_proved_within_a_second_is_reached_on_it_whatever_way_it_takes_itself():
+    """It may not know yet that this one works."""
+    ways, company, _ = ways_of(SILENT, OTHER)
+    ways.answered(SILENT, 0, NOBODY, START, of_suspicion=True)
+    for later, by in ((SECOND - 1, NOBODY), (SECOND, OTHER)):
+        ways.came_by(company.peers[SILENT], OTHER, START + later)
+        assert company.peers[SILENT].by == by
+
+
+def test_whose_relay_is_no_member_any_more_is_reached_directly():
+    ways, company, _ = ways_of(SILENT, OTHER)
+    ways.came_by(company.peers[SILENT], OTHER, START)
+    company.remove([OTHER])
+    assert ways.route(SILENT, START) == ("10.0.0.2:1", NOBODY)
+    company.add([Listed("10.0.0.3:1", OTHER)])
+    assert ways.route(SILENT, START) == ("10.0.0.2:1", NOBODY)

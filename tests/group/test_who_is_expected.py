@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 
 from softmutex.core.events import NOBODY, SECOND, Instant, NodeId, Send
 from softmutex.core.group import Listed
+from softmutex.core.group import founding as founding_module
 from softmutex.core.group import group as group_module
 from softmutex.core.group.company import Company
 from softmutex.core.group.door import BANNED
-from softmutex.core.group.founding import KEPT_MAX, NOTES_MAX
+from softmutex.core.group.effects import Stalled
+from softmutex.core.group.founding import KEPT_MAX
+from softmutex.core.group.group import BYES_MAX
 from softmutex.core.group.inquiry import Inquiry
 from softmutex.core.group.rosters import Rosters
-from softmutex.core.messages import ROSTER_PAGE, Describe, Description, Entry, Hello, Offer, Ping, RosterPage, Standing
+from softmutex.core.messages import (
+    ROSTER_PAGE,
+    Describe,
+    Description,
+    Entry,
+    Forgetting,
+    Hello,
+    Message,
+    Offer,
+    Ping,
+    RosterPage,
+    Standing,
+)
 from softmutex.core.patience import Patience
 from tests.core.bench import token
 from tests.group.village import START, TERMS, House, Village
+
+Frame = tuple[NodeId, NodeId, str, Message]
 
 # --- addresses of a list ----------------------------------------------------------------------------------------------
 
@@ -44,6 +62,88 @@ def test_who_is_listed_no_more_is_looked_for_no_more_and_the_others_are():
     village.tap = lambda _, to, frame: looked.append(to)
     village.run(30)
     assert set(looked) == {"here"} and len(looked) > 20
+
+
+def hellos(village: Village, address: str) -> list[Instant]:
+    """When that address was greeted, from now on."""
+    found: list[Instant] = []
+
+    def note(_: str, to: str, frame: Frame) -> None:
+        if to == address and isinstance(frame[3], Hello):
+            found.append(village.now)
+
+    village.tap = note
+    return found
+
+
+def test_a_new_address_is_greeted_ever_more_rarely_but_about_once_a_second_until_enough_was_tried():
+    village = Village()
+    village.silent_hosts = {"h2"}
+    a = village.house(1)
+    greeted = hellos(village, "h2")
+    a.listed(Listed("h2"), may_be_late=False)
+    village.until(lambda: a.group.is_settled, within_s=5.001)
+    gaps = [(later - earlier) / SECOND for earlier, later in pairwise(greeted)]
+    assert village.now >= START + 5 * SECOND
+    assert len(gaps) >= 6
+    for gap, usual in zip(gaps, [0.1, 0.2, 0.4, 0.8, *[1] * 9], strict=False):
+        assert 0.75 * usual <= gap <= 1.25 * usual
+
+
+def test_nobody_is_there_where_two_greetings_were_refused_and_not_one_that_was_twice():
+    village = Village()
+    village.silent_hosts = {"h2"}
+    a = village.house(1)
+    greeted = hellos(village, "h2")
+    a.listed(Listed("h2"), may_be_late=False)
+    for _ in range(3):  # late, or forged
+        a.do(a.group.refused, "h2", village.now)
+    assert len(greeted) == 1 and not a.group.is_settled
+    village.until(lambda: len(greeted) == 2, within_s=1)
+    assert not a.group.is_settled
+    a.do(a.group.refused, "h2", village.now)
+    assert a.group.is_settled and a.group.reachability() == (("h2", "refused"),)
+
+
+def test_of_two_refusals_with_silence_between_them_the_first_one_counts_no_more():
+    village = Village()
+    village.silent_hosts = {"h2"}
+    a = village.house(1)
+    greeted = hellos(village, "h2")
+    a.listed(Listed("h2"), may_be_late=False)
+    for number in (1, 2, 3, 4):
+        if number % 2:
+            a.do(a.group.refused, "h2", village.now)
+        village.until(lambda number=number: len(greeted) > number, within_s=2)  # type: ignore[misc]
+    assert not a.group.is_settled
+
+
+def test_a_death_leaves_nobody_to_be_waited_for():
+    village = Village()
+    a, b, c = village.neighbours(3)
+    village.run(1)
+    village.kill(b)
+    a.suspect(b)
+    village.until(lambda: b.id not in a.group.members, within_s=3)
+    assert a.group.is_settled
+    assert a.said == [f"a node at {b.address} is gone (refused)."] and not a.warned
+    a.open()
+    assert village.until(a.founded, within_s=5) < 0.1
+    assert c.group.members == sorted([a.id, b.id, c.id])
+
+
+def test_a_silent_one_that_no_list_shows_is_looked_for_as_well():
+    village = Village()
+    a, b = village.house(1), village.house(2)
+    a.listed(complete=True)
+    a.do(a.group.heard, b.id, b.address, village.now)
+    village.cut([a], [b])
+    a.suspect(b)
+    village.run(5)
+    assert a.group.is_silent(b.id)
+    village.heal()
+    b.do(b.group.heard, a.id, a.address, village.now)
+    village.until(lambda: not a.group.is_silent(b.id), within_s=2)
 
 
 def moved(a: House, b: House) -> None:
@@ -119,6 +219,36 @@ def test_members_beyond_the_limit_are_dropped_and_people_are_told(monkeypatch: p
     assert a.said == ["4 more are not taken in: 5 is the limit."]
 
 
+def test_as_many_members_as_the_limit_allows_are_taken_in_without_a_word(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(group_module, "MEMBERS_MAX", 5)
+    a = Village().house(1)
+    a.listed(*(Listed(f"h{id}", id) for id in range(2, 6)), complete=True)
+    assert a.group.members == [1, 2, 3, 4, 5] and not a.said and not a.dropped
+
+
+def test_farewell_is_said_once_to_those_who_were_heard_last():
+    village = Village()
+    a = village.house(1)
+    a.listed(*(Listed(f"h{id}", id) for id in range(2, 12 + BYES_MAX)), complete=True)
+    for id in range(2, 12 + BYES_MAX):
+        a.do(a.group.heard, id, f"h{id}", village.now + id)
+    told: list[str] = []
+    village.tap = lambda _, to, frame: told.append(to)
+    for _ in range(2):
+        a.do(a.group.say_bye)
+    assert told == [f"h{id}" for id in range(11 + BYES_MAX, 11, -1)]
+
+
+def test_who_is_heard_by_way_of_another_is_alive_and_no_operator_can_say_that_it_is_gone():
+    village = Village()
+    a, b, c = village.neighbours(3)
+    assert a.group.relayed(b.id, c.id, village.now)
+    village.run(9)
+    assert a.group.forget(b.id, village.now) is Forgetting.ALIVE
+    village.run(1)
+    assert a.group.forget(b.id, village.now) is Forgetting.FORGOTTEN
+
+
 # --- rosters ----------------------------------------------------------------------------------------------------------
 
 
@@ -149,6 +279,15 @@ def test_of_those_whom_another_one_names_only_strangers_with_an_address_are_look
     entries = (Entry(1, "h1"), Entry(3, "h3 of old"), Entry(4, ""), Entry(5, "h5"))
     told.rosters.told(2, RosterPage(NOBODY, entries), START)
     assert told.hints == [Listed("h5", 5)] and told.ended == [2]
+
+
+def test_who_does_not_answer_is_asked_three_times_for_its_roster_and_told_of_then():
+    told = Told(2)
+    told.rosters.ask(2, START)
+    for _ in range(3):
+        assert not told.ended
+        told.rosters.fired(2, START)
+    assert len(told.asked) == 3 and told.ended == [2]
 
 
 def test_a_page_that_does_not_go_on_is_the_last_one():
@@ -228,7 +367,10 @@ def test_what_machines_say_while_a_mutex_is_opened_is_kept_in_part_and_the_rest_
     assert len(a.started["x"].kept) == KEPT_MAX
 
 
-def test_of_the_names_that_were_heard_of_the_one_that_was_not_for_longest_is_forgotten():
+def test_of_the_names_that_were_heard_of_the_one_that_was_not_for_longest_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(founding_module, "NOTES_MAX", 9)
     village = Village()
     a, b, c = village.neighbours(3)
     founding = a.group.founding
@@ -243,12 +385,40 @@ def test_of_the_names_that_were_heard_of_the_one_that_was_not_for_longest_is_for
         assert isinstance(said, Description)
         return said.standing
 
-    for mutex in ("again", "once", *(f"x{number}" for number in range(NOTES_MAX - 2)), "again"):
+    for mutex in ("again", "once", *(f"x{number}" for number in range(7)), "again"):
         ask(mutex)
-    assert founding.notes == NOTES_MAX
+    assert founding.notes == 9
     ask("one more")
-    assert founding.notes == NOTES_MAX
+    assert founding.notes == 9
     assert (standing("again"), standing("once")) == (Standing.ASKING, Standing.UNKNOWN)
+
+
+def test_who_is_told_of_a_rival_waits_a_second_for_its_word_and_then_asks_anew():
+    """It may have died since then."""
+    village = Village(delay_s=0.001)
+    a, b, c = village.neighbours(3)
+    low, high = sorted([a, b], key=lambda house: house.id)
+    village.cut([low], [high, c])
+    high.do(high.group.founding.open, "x", TERMS, village.now)
+    asked: list[Instant] = []
+
+    def note(source: str, _: str, frame: Frame) -> None:
+        if source == high.address and isinstance(frame[3], Describe) and frame[3].founding:
+            asked.append(village.now)
+
+    village.tap = note
+    high.do(high.group.received, low.id, "x", Describe(True, 1), low.address, True, village.now)
+    stood_back_at = village.now
+    village.until(lambda: asked, within_s=2)
+    assert asked[0] == stood_back_at + SECOND
+
+
+def test_who_waits_for_members_says_how_many_are_there():
+    village = Village()
+    a, _ = village.neighbours(2)
+    a.open(min_members=3)
+    village.run(5)
+    assert a.did == [Stalled("x", "2 of at least 3 members are there (min_members)")]
 
 
 @pytest.mark.parametrize(("silent", "is_alarming"), [(False, False), (True, True)], ids=["refused", "silent"])
