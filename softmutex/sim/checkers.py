@@ -14,7 +14,8 @@ overlap    No more than `slots` run A, but in the wake of a disturbance.
 exclusion  No more than `slots` run A, whatever happens. (The soft mutex does not claim it.)
 evidence   Whoever overlapped is told (granted not `alone`, a `Lose`, a note), and nobody of an overlap that was not.
 
-Disturbances are losses, kills, pauses, cuts, clocks at other rates; not delay, jitter, duplication or churn in good
+Disturbances are losses, kills, pauses, cuts, clocks at other rates, and a token made by who knows nobody that is there
+and is known by nobody, as after the only acquaintance left; not delay, jitter, duplication or churn in good
 order. Their wake is `Scenario.grace_s`. Two holders who could not hear each other while they overlapped (a cut, a
 pause), or of whom one was killed, could not be told: they are counted as `untold`, and break no law. Nor does it
 to tell or not to tell of two tokens' holds that missed or met each other by less than a round trip: whoever was not
@@ -246,11 +247,18 @@ class Laws:
                 self.broken(
                     Law.EVIDENCE, at, node.id, f"told of an overlap that was not ({note.detail or short(note.token)})"
                 )
+        elif note.kind is FactKind.GENERATED and self._is_secluded(node):
+            self.disturbed(at)
         elif note.kind is FactKind.GENERATED and at > EPOCH and not self.excused(at):
             alive = [short(token) for token in self._world.tally.alive.values() if token is not note.token]
             if len(alive) >= self._slots:
                 what = f"made {short(note.token)} beside {', '.join(alive)}, and nothing had gone wrong lately"
                 self.broken(Law.TOKENS, at, node.id, what)
+
+    def _is_secluded(self, node: SimNode) -> bool:
+        """Others are there, but it knows none of them, and none of them knows it: it can neither ask nor be told."""
+        others = [other for other in self._world.nodes.values() if other is not node]
+        return bool(others) and not any(other.id in node.members or node.id in other.members for other in others)
 
     def leaving(self, at: Instant, node: SimNode) -> None:
         """It was told to."""

@@ -230,6 +230,10 @@ STORIES = {
     "who asks again in its turn is asked when the token is idle": nemesis.draw(6099, (2, 16)).but(
         seed=21, laws=(Law.REQUESTS,)
     ),
+    # A newcomer to a slow network waited for 0.6 s for answers that took a second, and believed that it was cut off.
+    "who answers late shows that others may": nemesis.draw(237, (2, 16)),
+    # The law's own: the only node that a newcomer knew had left, and nobody knew it yet. It has to begin some time.
+    "who can neither ask nor be told makes a token": nemesis.draw(245, (2, 16)).but(duration_s=45.0, settle_s=60.0),
     # Whoever reminded it knew of an earlier request of its only, and it took no notice.
     "a reminder of an earlier request is one": nemesis.draw(6099, (2, 16)).but(delay_s=0.96 * 0.0178),
 }

@@ -8,7 +8,20 @@ from __future__ import annotations
 import pytest
 
 from softmutex.core.algorithms.wandering.messages import Feed, Place, Presence, Probe, Seen, Sight, Want
-from softmutex.core.events import SECOND, Fired, NodeId, Returned, Send, Silenced, Ticket
+from softmutex.core.events import (
+    SECOND,
+    Event,
+    FactKind,
+    Fired,
+    MembersChanged,
+    NodeId,
+    Note,
+    Received,
+    Returned,
+    Send,
+    Silenced,
+    Ticket,
+)
 from tests.wandering.stage import Stage, said_by
 
 HOME, HOLDER, WAITER = 1, 3, 4
@@ -120,3 +133,44 @@ def test_a_ballot_is_promised_to_one_node_at_a_time_and_is_free_when_that_one_sa
     stage.now += 10 * SECOND  # it died with the promise
     stage.tell(voter, Silenced(HOME))
     assert is_free_for(first)
+
+
+def inquiry(stage: Stage, node: NodeId, event: Event) -> tuple[dict[NodeId, int], list[Note]]:
+    """Whom it asks, by which number, and what it tells of tokens that it made."""
+    effects = stage.machines[node].handle(event, stage.now)
+    asked = {
+        each.to: each.message.number for each in effects if isinstance(each, Send) and isinstance(each.message, Probe)
+    }
+    return asked, [each for each in effects if isinstance(each, Note) and each.kind is FactKind.GENERATED]
+
+
+def test_who_came_while_the_others_were_asked_is_asked_too():
+    stage = Stage(nodes=4, founder=False)
+    stage.now += 10 * SECOND  # it is no newcomer
+    asked, _ = inquiry(stage, HOME, Received(WAITER, Want(WAITER, 1, False, 0)))
+    assert sorted(asked) == [2, 3, 4]
+    stage.members.append(9)
+    stage.tell(HOME, MembersChanged((9,), ()))
+    nothing = Sight(0, 0, None, Presence.ABSENT, True)
+    for node in (2, 3):
+        assert inquiry(stage, HOME, Received(node, nothing._replace(number=asked[node]))) == ({}, [])
+    then, made = inquiry(stage, HOME, Received(4, nothing._replace(number=asked[4])))
+    assert (list(then), made) == ([9], [])
+    _, made = inquiry(stage, HOME, Received(9, nothing._replace(number=then[9])))
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize(("holder", "makes_one"), [(77, False), (HOLDER, True)])
+def test_a_newcomer_that_hears_of_a_holder_whom_it_does_not_know_makes_nothing(holder: NodeId, makes_one: bool):
+    """It was asked whether it is a member, and who is none counted as lost. It may be told of it in a moment."""
+    stage = Stage(nodes=4, founder=False)
+    place, made = PARKED.place._replace(holder=holder), list[Note]()
+    event: Event = Received(WAITER, Want(WAITER, 1, False, 0))
+    for _ in range(3):
+        asked, _ = inquiry(stage, HOME, event)
+        for node, number in asked.items():
+            _, each = inquiry(stage, HOME, Received(node, Sight(number, 0, place, Presence.ABSENT, True)))
+            made += each
+        stage.now += SECOND
+        event = Fired(("retry", 0))
+    assert bool(made) is makes_one

@@ -16,7 +16,8 @@ S1  A token is made only where all members were asked, and none that answered ha
 S2  A node promises the ballot of a slot to one inquirer at a time (`PROMISE` long): of several inquirers at once,
     those whose samples meet in one node, and all samples hold the homes, make one token.
 S3  The epoch made is above every epoch that the asker and those who answered know.
-L1  An inquiry ends within PROBES retransmission time-outs a stage; whoever still has the reason starts it again.
+L1  An inquiry ends within PROBES retransmission time-outs a stage, and one more after each answer that was late;
+    whoever still has the reason starts it again.
 A4  Answers cost the asked nothing but a message, and hold no state beyond one promise a slot.
 """
 
@@ -65,6 +66,7 @@ class TokenSearch:
         "between",
         "everybody",
         "heir",
+        "impatient",
         "news",
         "number",
         "pending",
@@ -87,6 +89,7 @@ class TokenSearch:
         self.between = False  # somebody has one that is doubted, or should be
         self.refused = False  # somebody promised the ballot to another
         self.heir: NodeId = 0  # to whom somebody says it is passing the token
+        self.impatient = False  # who was asked again in this stage did answer: others may, whom it has given up
         self.began: Instant = 0  # this stage
         self.sent_at: Instant = 0
         self.tries = 0  # rounds of probes in this stage
@@ -509,6 +512,7 @@ class TokenSearches:
             context.measured(context.now - search.sent_at)
         elif tries > 1:
             context.late_answer(search.began)
+            search.impatient = True
         search.pending -= 0 < tries <= PROBES
         search.asked[sender] = -1
         search.news = search.news or (news and search.wide)
@@ -576,7 +580,7 @@ class TokenSearches:
                 search.asked[node] = 0 if tries < 0 else GIVEN_UP if node in near else tries
             self._probe(search)
             return
-        if self._goes_on(search):
+        if self._goes_on(search) or self._asks_once_more(search):
             return
         slot = search.slot
         answers = sum(tries < 0 for tries in search.asked.values())
@@ -611,16 +615,29 @@ class TokenSearches:
                 self.ghosts.haunt(slot, silent)
 
     def _goes_on(self, search: TokenSearch) -> bool:
-        """A sample found nothing: ask all the others, batch by batch."""
-        if not search.everybody and not (search.between or search.refused):
+        """A sample found nothing: ask all the others, batch by batch, and who came meanwhile."""
+        if not search.unasked and not (search.between or search.refused):
             search.everybody = True
-            search.unasked = [node for node in self.context.members if node not in search.asked]
+            asked, me = search.asked, self.context.me
+            search.unasked = [node for node in self.context.members if node not in asked and node != me]
         if not search.unasked:
             return False
         search.tries = search.began = 0
         for node in search.unasked[:BATCH]:
             self._add(search, node, PROBES - FEW)
         del search.unasked[:BATCH]
+        self._probe(search)
+        return True
+
+    def _asks_once_more(self, search: TokenSearch) -> bool:
+        """It took some of them longer than others were waited for: a newcomer knows nothing of a slow network."""
+        silent = [node for node, tries in search.asked.items() if tries >= 0 and node not in self.context.silent]
+        if not search.impatient or not silent:
+            return False
+        search.impatient = False
+        search.tries = 0
+        for node in silent:
+            search.asked[node] = PROBES - 1
         self._probe(search)
         return True
 
@@ -658,10 +675,15 @@ class TokenSearches:
         return just_now or self.context.is_member(best.holder)
 
     def _is_new(self, slot: int) -> bool:
-        """Others founded it, and those whom this node knows may be newcomers as well, or leave without an answer."""
+        """Others founded it, and those whom this node knows may be newcomers as well, or leave without an answer, or
+        tell of a holder whom it does not know yet."""
         context = self.context
-        knew_others = bool(context.gone) or not context.alone
-        return slot not in context.best and context.now - self.since < NEW and knew_others
+        best = context.best.get(slot)
+        if context.now - self.since >= NEW or (context.alone and not context.gone):
+            return False
+        return best is None or not (
+            best.holder == context.me or best.holder in context.gone or context.is_member(best.holder)
+        )
 
     def _gives_way(self, held: HeldToken, moves: bool) -> bool:
         """A better one was heard of. It goes on being heard of, or is where this node cannot ask, which will change
