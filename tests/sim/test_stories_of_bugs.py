@@ -232,6 +232,9 @@ STORIES = {
     ),
     # A newcomer to a slow network waited for 0.6 s for answers that took a second, and believed that it was cut off.
     "who answers late shows that others may": nemesis.draw(237, (2, 16)),
+    # A token that was being offered was said to be parked: all who were known to be in its queue were fed to it again,
+    # and it went to dozens who had had their turn, for half a minute.
+    "what is on its way to the next one is not parked": nemesis.draw(40008, (2, 16)),
     # The law's own: the only node that a newcomer knew had left, and nobody knew it yet. It has to begin some time.
     "who can neither ask nor be told makes a token": nemesis.draw(245, (2, 16)).but(duration_s=45.0, settle_s=60.0),
     # Whoever reminded it knew of an earlier request of its only, and it took no notice.

@@ -17,6 +17,7 @@ from softmutex.core.events import (
     NodeId,
     Note,
     Received,
+    Released,
     Returned,
     Send,
     Silenced,
@@ -109,6 +110,32 @@ def test_whoever_was_fed_to_a_token_that_is_found_parked_is_fed_to_it_again_and_
             again += [each.message.tickets for each in found if isinstance(each.message, Feed)]
         stage.now += 3 * SECOND
     assert again == [(Ticket(WAITER, 1),)]
+
+
+def test_who_was_in_its_queue_when_it_was_last_seen_had_its_turn_where_it_is_found_parked():
+    """They were fed again, and again by the next watcher: it went to dozens who refused it, one after the other."""
+    stage = Stage(nodes=4, founder=False)
+    said_by(stage, HOME, HOLDER, PARKED._replace(lease=2 * SECOND, queue=(Ticket(WAITER, 1),)))
+    stage.now += 3 * SECOND
+    (number,) = {
+        each.message.number
+        for each in stage.machines[HOME].handle(Fired(("watch", 0)), stage.now)
+        if isinstance(each, Send) and isinstance(each.message, Probe)
+    }
+    found = said_by(stage, HOME, HOLDER, Sight(number, 0, PARKED.place, Presence.PARKED, True))
+    assert [each for each in found if isinstance(each.message, Feed)] == []
+
+
+def test_a_token_that_is_offered_to_the_next_one_is_not_parked():
+    stage = Stage(nodes=4, early=False)
+    stage.request(2)
+    stage.run(1)
+    stage.request(HOLDER)
+    stage.run(0.1)
+    stage.machines[2].handle(Released(1, b""), stage.now)
+    (sight,) = [each.message for each in said_by(stage, 2, 4, Probe(7, 0, 0, None, False)) if each.to == 4]
+    assert isinstance(sight, Sight)
+    assert sight.presence is Presence.IN_USE
 
 
 # --- who may make one ------------------------------------------------------------------------------------------------

@@ -672,10 +672,11 @@ class Home:
             self.context.cancel(("watch", place.slot))
         else:
             self._watch(post, GRACE)
-            lent = tuple(Ticket(node, request) for node, request in post.lent.items())
-            if lent and presence is Presence.PARKED:
-                self._feed(post, lent[:QUEUE])
-                post.lent.clear()  # once: who is not there any more would be fed for ever
+            fed = tuple(Ticket(node, request) for node, request in post.fed().items())
+            if presence is Presence.PARKED:
+                if fed:
+                    self._feed(post, fed[:QUEUE])
+                post.lent.clear()  # they were in its queue, and had their turn; and who was fed is fed again but once
         post.more = False
         self.serve()
 

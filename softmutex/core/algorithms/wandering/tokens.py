@@ -164,7 +164,7 @@ class TokensHere:
             return Presence.PASSING
         if held.doubt:
             return Presence.DOUBTED
-        return Presence.PARKED if held.using is None else Presence.IN_USE
+        return Presence.PARKED if held.parked else Presence.IN_USE
 
     def may_use(self) -> bool:
         return not self.leaving and self.in_use < self.context.options.each
