@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from softmutex.core.algorithms.wandering.messages import Feed
-from softmutex.core.events import Received, Ticket
+from softmutex.core.algorithms.wandering.messages import Feed, Queued
+from softmutex.core.events import SECOND, Received, Ticket
 from tests.wandering.stage import Stage
 
 NODES = 12
@@ -61,3 +61,21 @@ def test_who_does_not_answer_that_its_turn_comes_lets_the_others_go_first():
     stage.release(HOLDER)
     stage.run(0.1)
     assert stage.granted[-1] == (4, 1)
+
+
+def test_whom_a_commit_did_not_reach_asks_again_whatever_it_was_told():
+    """It had been told to be patient for two minutes. Its ticket was used up by the hand-over that failed, and the home
+    that might have known that was another one by then."""
+    stage = Stage(nodes=4)
+    stage.request(2)
+    stage.run(0.5)
+    stage.request(3)
+    stage.run(0.5)
+    stage.tell(3, Received(1, Queued(1, 120 * SECOND)))
+    stage.cut = {3}
+    stage.release(2)
+    stage.run(1.1)  # the COMMIT is sent no longer, and its sender asks what became of it
+    assert stage.timers[3, "want"] > stage.now + 90 * SECOND
+    stage.cut = {1}
+    stage.run(0.2)
+    assert stage.timers[3, "want"] < stage.now + SECOND

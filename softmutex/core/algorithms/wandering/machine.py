@@ -61,7 +61,7 @@ from softmutex.core.events import (
 )
 from softmutex.core.handover import Failed, Gone, Handover, Outcome, Passed, Passing, Taken
 from softmutex.core.machine import Algorithm, Setup, View, WhenIsolated
-from softmutex.core.messages import HANDOVER, Ask, Commit, Message, Offer
+from softmutex.core.messages import HANDOVER, Ask, Commit, Message, Offer, Void
 
 PATIENCE: Duration = SECOND // 5  # of a hand-over, before a round trip was measured
 RESENDS = 3
@@ -255,6 +255,10 @@ class Wandering(Algorithm):
         outcome = self.handover.received(sender, message, self.context.now, self.context.out, accept)
         if not accept and isinstance(message, (Commit, Offer)) and not isinstance(outcome, Taken):
             self.ahead.refused(message.token)
+        if isinstance(message, Ask) and any(
+            type(each) is Send and type(each.message) is Void for each in self.context.out
+        ):
+            self.requests.missed_commit()
         if outcome is not None:
             self._outcome(outcome)
 

@@ -207,6 +207,10 @@ class OwnRequests:
         if node == self.context.first:
             self._ask_soon()
 
+    def missed_commit(self) -> None:
+        """The token was committed to us, and did not arrive: our ticket was used up by that."""
+        self._ask_soon()
+
     def moved_homes(self) -> None:
         """The membership changed. Who keeps our ticket is a home no longer, and may be lost unnoticed from here."""
         if self.context.home != self.home:
