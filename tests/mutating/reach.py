@@ -22,8 +22,11 @@ class Reach:
                     mine.setdefault(int(line), set()).update(found["tests"][number] for number in tests)
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The quickest first. What has no mark is run when the module is loaded: all that reach anything of it."""
+        """The quickest first. What has no mark is run when the module is loaded: all that reach anything of it; of a
+        module without functions nobody knows who does."""
         lines = self.lines.get(mutant.file, {})
+        if not lines:
+            return sorted(self.tests, key=lambda test: (self.tests[test], test))
         found = {test for line in range(mutant.first, mutant.last + 1) for test in lines.get(line, ())}
         if not any(line in lines for line in range(mutant.first, mutant.last + 1)):
             found = {test for tests in lines.values() for test in tests}

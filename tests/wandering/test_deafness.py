@@ -33,6 +33,14 @@ def test_who_says_that_it_hears_nobody_is_passed_over_for_those_behind_it(stage:
     assert stage.granted == [(1, 1), (3, 1)]
 
 
+def test_who_left_since_and_is_back_is_not_passed_over_for_what_it_said_before(stage: Stage):
+    stage.tell(1, Received(2, SAYS_SO))
+    assert 2 in stage.machines[1].context.deaf
+    stage.news(left=(2,))
+    stage.news(joined=(2,))
+    assert 2 not in stage.machines[1].context.deaf
+
+
 def test_it_is_not_forgotten_and_has_its_turn_when_it_does_not_say_so_again():
     """Only the holder was told, which parks the token with the deaf one in its queue: nothing else happens."""
     stage = Stage(nodes=2)

@@ -138,8 +138,18 @@ def test_a_ticket_that_missed_the_token_goes_after_it_and_the_home_notes_that(no
 # --- who looks for it ------------------------------------------------------------------------------------------------
 
 
-def test_no_token_is_made_while_somebody_has_one_that_a_better_one_was_made_after():
-    """The better one is nowhere to be found. Its rival's holder is told of it, and finds out; else there were two."""
+@pytest.mark.parametrize(
+    ("presence", "place"),
+    [
+        (Presence.PARKED, OLDER),
+        (Presence.DOUBTED, OLDER),
+        (Presence.WATCHED, OLDER),
+        (Presence.PASSING, OLDER._replace(holder=HOME)),
+    ],
+)
+def test_no_token_is_made_while_somebody_has_one_whatever_is_the_matter_with_it(presence: Presence, place: Place):
+    """A better one was made after it, and is nowhere to be found; it is doubted; it comes here, or goes back. Where it
+    is only not the best, its holder is told, and finds out."""
     stage = home_of(Seen(BETTER, LEASE, ()))
     stage.members.remove(BETTER.holder)
     effects = told(stage, HOME, MembersChanged((), (BETTER.holder,)))
@@ -151,14 +161,15 @@ def test_no_token_is_made_while_somebody_has_one_that_a_better_one_was_made_afte
         for to, probe in asked:
             assert isinstance(probe, Probe)
             has_it = to == OLDER.holder
-            answer = Sight(probe.number, 0, OLDER if has_it else None, Presence(Presence.PARKED * has_it), True)
+            answer = Sight(probe.number, 0, place if has_it else None, Presence(presence * has_it), True)
             effects += told(stage, HOME, Received(to, answer))
         warned += sent(effects, Sight)
         made = [each for each in effects if isinstance(each, Note) and each.kind is FactKind.GENERATED]
         assert not made
         if not sent(effects, Probe):
             break
-    assert (OLDER.holder, Sight(0, 0, BETTER, Presence.ABSENT, False)) in warned
+    is_warned = (OLDER.holder, Sight(0, 0, BETTER, Presence.ABSENT, False)) in warned
+    assert is_warned is (presence is Presence.PARKED)
 
 
 @pytest.mark.parametrize(("late_s", "is_enough"), [(0.8, False), (1.4, True)])

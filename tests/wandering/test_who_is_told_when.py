@@ -247,7 +247,7 @@ def test_the_chain_leads_on_through_a_token_that_was_made_anew_in_its_holders_ha
     stage.tell(1, Received(2, Sight(0, 0, better, Presence.ABSENT, False)))
     stage.run(20)
     new = place_of_token(stage, 1)
-    assert new.epoch > better.epoch and new.id != old.id
+    assert new.epoch > better.epoch and new.id != old.id and new.id < 1 << 64
     after = account(stage, 1, new, better)
     assert after.before is not None and after.before[:4] == old[:4]
     assert after.running and [span.request for span in after.spans] == [1]  # the hold is the new name's

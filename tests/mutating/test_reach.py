@@ -1,0 +1,30 @@
+"""Who is asked about a change, and in which order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.mutating.operators import Mutant
+from tests.mutating.reach import Reach
+
+MAP = {"tests": ["slow", "quick"], "seconds": [3.0, 0.1], "lines": {"door.py": {"4": [0, 1], "7": [0]}}}
+
+
+def asked(folder: Path, file: str, line: int) -> list[str]:
+    (folder / "tests-room.json").write_text(json.dumps(MAP))
+    return Reach(folder, ["tests/room"]).of(Mutant(file, 0, line, line, "", "a", "b"))
+
+
+def test_those_that_reach_the_line_are_asked_and_the_quickest_is_first(tmp_path: Path):
+    assert asked(tmp_path, "door.py", 4) == ["quick", "slow"]
+    assert asked(tmp_path, "door.py", 7) == ["slow"]
+
+
+def test_of_what_runs_when_a_module_is_loaded_all_are_asked_that_reach_the_module(tmp_path: Path):
+    assert asked(tmp_path, "door.py", 1) == ["quick", "slow"]
+
+
+def test_of_a_module_without_functions_all_are_asked(tmp_path: Path):
+    """As of numbers of messages: a vector of the wire holds them."""
+    assert asked(tmp_path, "numbers.py", 1) == ["quick", "slow"]
