@@ -527,6 +527,7 @@ def test_who_uses_it_makes_those_give_up_other_terms_who_only_take_part():
     b.do(b.group.founding.ask_terms, a.id, "x")
     village.run(1)
     assert a.did == [GiveUp("x")]
+    assert a.group.founding.notes == 1  # of who uses it
     assert "x" in b.started
     assert not [effect for effect in b.did if isinstance(effect, Mismatch)]
 

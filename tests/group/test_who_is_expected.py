@@ -431,3 +431,25 @@ def test_where_all_that_are_missing_refuse_nothing_is_wrong(silent: bool, is_ala
     a.open()
     village.until(a.founded, within_s=10)
     assert [*a.warned] == a.said[:is_alarming] and len(a.said) == 1
+
+
+@pytest.mark.parametrize(("standing", "for_s"), [(Standing.ASKING, 3), (Standing.KNOWN, 60)])
+def test_what_was_heard_of_a_mutex_is_passed_on_for_so_long(standing: Standing, for_s: int):
+    """Who asks may be done with it by then, or dead; who uses it says so again when it is asked."""
+    village = Village()
+    a, b, c = village.neighbours(3)
+    founding = a.group.founding
+    if standing is Standing.ASKING:
+        founding.received(b.id, "x", Describe(True, 1), village.now)
+    else:
+        founding.received(b.id, "x", TERMS._replace(by=b.id), village.now)
+
+    def said(after: int) -> Standing:
+        a.group.out.clear()
+        founding.received(c.id, "x", Describe(False), village.now + after)
+        message = a.group.out.pop().message  # type: ignore[union-attr]
+        assert isinstance(message, Description)
+        return message.standing
+
+    assert said(for_s * SECOND - 1) is standing
+    assert said(for_s * SECOND) is Standing.UNKNOWN

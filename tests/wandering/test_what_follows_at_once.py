@@ -23,7 +23,8 @@ from softmutex.core.algorithms.wandering.messages import (
     Sight,
     Want,
 )
-from softmutex.core.algorithms.wandering.settings import GRACE
+from softmutex.core.algorithms.wandering.settings import GRACE, QUEUE
+from softmutex.core.algorithms.wandering.tokens import KeptAhead
 from softmutex.core.at_once import STANDING
 from softmutex.core.events import (
     SECOND,
@@ -31,6 +32,7 @@ from softmutex.core.events import (
     Event,
     FactKind,
     Instant,
+    LostReason,
     MembersChanged,
     NodeId,
     Note,
@@ -397,3 +399,68 @@ def test_who_doubts_one_of_its_tokens_says_so_whatever_the_others_are():
     machine.context.begin(stage.now)
     machine.search.doubt(machine.here.by_slot[0])
     assert machine.view().state == "doubtful"
+
+
+def test_each_hold_is_told_once_that_it_may_not_be_alone():
+    """Also where it begins with a token that stayed here since the one that was told so."""
+    stage = Stage(nodes=3)
+    machine = stage.machines[3]
+
+    def tell() -> int:
+        (held,) = machine.here.by_slot.values()
+        machine.context.begin(stage.now)
+        machine.here.tell(held, LostReason.LEASE)
+        return len(machine.context.out)
+
+    stage.request(3, 1)
+    stage.run(1)
+    assert [tell(), tell()] == [1, 0]
+    stage.release(3)
+    assert tell() == 0  # nobody uses it
+    stage.request(3, 2)
+    assert [tell(), tell()] == [1, 0]
+
+
+# --- what is believed ------------------------------------------------------------------------------------------------
+
+
+def test_who_left_and_is_back_waits_as_everybody_does():
+    stage = Stage(nodes=5)
+    stage.request(3)
+    stage.run(0.5)
+    for is_there in (True, False, True):
+        if not is_there:
+            stage.news(left=(WAITER,))
+        elif WAITER not in stage.members:
+            stage.news(joined=(WAITER,))
+        assert bool(said_by(stage, HOME, WAITER, Want(WAITER, 1, False, 0))) is is_there
+
+
+@pytest.mark.parametrize(("asker", "presence"), [(2, Presence.ABSENT), (WAITER, Presence.WATCHED)])
+def test_where_a_token_was_seen_just_now_is_news_to_all_but_the_one_that_said_so(asker: NodeId, presence: Presence):
+    stage = Stage(nodes=5, founder=False)
+    said_by(stage, 5, 2, Sight(0, 0, OLDER, Presence.ABSENT, False))
+    (answer,) = sent(said_by(stage, 5, asker, Probe(7, 0, 0, None, False)), Sight)
+    assert answer == (asker, Sight(7, 0, OLDER, presence, True))
+
+
+def test_who_reaches_fewer_than_half_of_the_group_makes_no_token():
+    stage = Stage(nodes=5)
+    stage.request(3)
+    stage.run(0.5)
+    stage.cut = {3, 4, 5}
+    stage.request(2)
+    stage.run(30)
+    assert stage.granted == [(3, 1)]
+    assert [note.kind for _, note in stage.notes].count(FactKind.GENERATED) == 1
+
+
+def test_kept_ahead_are_four_times_as_many_as_a_token_has_room_for():
+    """A4: half of them for those that follow it, and half for those that overtook it."""
+    ahead = KeptAhead(Stage(nodes=3).machines[1].context)
+    tickets = tuple(Ticket(node, 1) for node in range(10, 10 + 2 * QUEUE))
+    for early in (True, False):
+        assert ahead.keep(tickets, 5, early)
+        assert not ahead.keep((Ticket(9, 1),), 5, early)
+    queue, _ = ahead.arrives(())
+    assert len(queue) == 4 * QUEUE
