@@ -21,6 +21,7 @@ from softmutex.core.events import (
     Returned,
     Send,
     Silenced,
+    Slept,
     Ticket,
 )
 from tests.wandering.stage import Stage, said_by
@@ -185,6 +186,17 @@ def test_who_came_while_the_others_were_asked_is_asked_too():
     assert (list(then), made) == ([9], [])
     _, made = inquiry(stage, HOME, Received(9, nothing._replace(number=then[9])))
     assert len(made) == 1
+
+
+def test_who_slept_does_not_take_its_sleep_for_the_slowness_of_the_network():
+    """It waited for three seconds for each answer, and for a dead node for eighteen, with the token that it doubted."""
+    stage = Stage(nodes=4, founder=False)
+    asked, _ = inquiry(stage, HOME, Received(WAITER, Want(WAITER, 1, False, 0)))
+    stage.now += 20 * SECOND
+    stage.tell(HOME, Slept(20 * SECOND))
+    stage.tell(HOME, Received(2, Sight(asked[2], 0, None, Presence.ABSENT, True)))
+    stage.tell(HOME, Fired(("probe", 0)))
+    assert stage.timers[HOME, ("probe", 0)] < stage.now + SECOND
 
 
 @pytest.mark.parametrize(("holder", "makes_one"), [(77, False), (HOLDER, True)])

@@ -318,10 +318,15 @@ class Context(Outbox):
 
     def late_answer(self, since: Instant) -> None:
         """To a question that was repeated: whose answer it is nobody knows (Karn), but patience was too short."""
+        if since < self.woke_at:
+            return
         self.rto = max(self.rto, min(2 * self.rto, self.now - since, RTO_MOST))
 
     def measured(self, round_trip: Duration) -> None:
-        """Jacobson's estimate, over all peers: a time-out that is right for the slowest of them is right."""
+        """Jacobson's estimate, over all peers: a time-out that is right for the slowest of them is right. What came
+        while this node slept says nothing of the network: it would wait for a dead one for a quarter of a minute."""
+        if self.now - round_trip < self.woke_at:
+            return
         if self._round_trip < 0:
             self._round_trip, self._deviation = round_trip, round_trip // 2
         else:
