@@ -2,9 +2,9 @@
 
 `checkers.py` excuses whatever happens while something is wrong, and for half a minute after it. A group that never
 mends what a cut did to it breaks none of its laws. Here a fault (loss, a kill, a pause, a cut, a clock at another rate,
-messages that are late by many delays) excuses the following, and delay, jitter, repetition, cancellation, orderly
-comings and goings, views that differ and single dead links excuse nothing. (A death does until all were told of it, of
-algorithms that go by the membership's word: `needs_every_member`.)
+messages that are late by many delays) excuses the following; delay, jitter, repetition, cancellation, orderly comings
+and goings, views that differ and dead links excuse nothing. (A dead link does where nobody is left who is a way around
+it; a death does until all were told of it, of algorithms that go by the membership's word: `needs_every_member`.)
 
 requests   While somebody waits, somebody is granted within B, of the last fault or of the last grant, unless who was
            told that it may not be alone still runs by the token that it had. After healing all such gaps together, but

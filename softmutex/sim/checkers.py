@@ -132,6 +132,9 @@ class Laws:
         network, group = self._world.network, self._world.group
         if self._always or network.cuts or network.slow or group.paused:
             return None
+        if network.dead and network.divides(group.living):
+            self._disturbed_at = self._world.now
+            return None
         return EPOCH if self._disturbed_at is None else self._disturbed_at
 
     def excused(self, at: Instant) -> bool:

@@ -5,7 +5,7 @@ Corruption is loss: above UDP, the kernel's checksum or the seal of a frame eats
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from softmutex.core.events import SECOND, Duration, NodeId
@@ -74,6 +74,19 @@ class Network:
         if cut in self.cuts:
             self.cuts.remove(cut)
             self._refresh()
+
+    def divides(self, nodes: Sequence[NodeId]) -> bool:
+        """Whether dead links alone leave two of these without a way to each other, also by way of others."""
+        broken = {frozenset(link) for link in self.dead}
+        if len(broken) < len(nodes) - 1:  # what it takes to cut off one of them
+            return False
+        apart, near = set(nodes[1:]), list(nodes[:1])
+        while near:
+            here = near.pop()
+            found = [other for other in apart if frozenset((here, other)) not in broken]
+            apart.difference_update(found)
+            near += found
+        return bool(apart)
 
     def kill_link(self, sender: NodeId, to: NodeId) -> None:
         self.dead[sender, to] = self.dead.get((sender, to), 0) + 1

@@ -1,5 +1,6 @@
 """The laws with a bound see what they must, and excuse what they say and no more."""
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from softmutex.core.events import SetTimer
 from softmutex.core.laws import Law
 from softmutex.sim import Churn, DeadLink, Kill, Partition, Pause, Scenario, simulate
+from softmutex.sim.network import Network
 from softmutex.sim.result import Result
 from tests.sim.machines import TICK
 from tests.sim.offenders import OFFENDERS, NeverDeparts, Ring, Selfish
@@ -148,3 +150,23 @@ def test_a_dead_link_excuses_nothing_and_a_pause_does_while_it_lasts():
     assert min(violation.at_s for violation in dead.violations) < 5
     paused = simulate(Scenario(algorithm=Silent, faults=(Pause(0.01, 40.0, "random", times=1),), **run))
     assert 50 < min(violation.at_s for violation in paused.violations) < 60
+
+
+def test_a_dead_link_excuses_only_where_nobody_is_left_who_is_a_way_around_it():
+    """Two of five were left, and the link between them dead: each of them had a token, as on two sides of a cut."""
+    link = DeadLink(20.0, 60.0)
+    run = {"op_s": 0.5, "delay_s": 0.01, "duration_s": 100.0, "settle_s": 40.0, "bound_s": 10.0, "seed": 1}
+    two = simulate(Scenario(nodes=2, faults=(link,), **run))
+    assert two.generated == 2
+    assert two.violations == []
+
+
+def test_who_has_a_way_by_others_is_not_divided():
+    network = Network(Scenario(), random.random)
+    network.kill_link(1, 2)
+    assert network.divides([1, 2])
+    assert not network.divides([1, 2, 3])
+    network.kill_link(3, 1)
+    assert network.divides([1, 2, 3])
+    assert not network.divides([1, 2, 3, 4])
+    assert not network.divides([2, 3])

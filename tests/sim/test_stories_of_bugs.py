@@ -230,6 +230,8 @@ STORIES = {
     "who asks again in its turn is asked when the token is idle": nemesis.draw(6099, (2, 16)).but(
         seed=21, laws=(Law.REQUESTS,)
     ),
+    # The law's own: where two are left, and the link between them is dead, they are as far apart as by a cut.
+    "a dead link between the last two is a cut": nemesis.draw(40040, (2, 16)),
     # A holder that had slept for 22 s took that for the way of a message, and waited for the dead with a doubted token.
     "who slept is not patient for that": nemesis.draw(20526, (2, 16)),
     # A newcomer to a slow network waited for 0.6 s for answers that took a second, and believed that it was cut off.
