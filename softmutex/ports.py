@@ -415,7 +415,8 @@ class Reader(Observer, Protocol):
     over, tokens that were handed over. `read` is called on the node's loop, several times a second at most where little
     happens, or in the thread that calls `settle`; each of these is told once. `follows` is asked before each wait: only
     where it says so is this reader told of that wait and of its hold (`wait_*`, `hold_*`) and of the messages and the
-    hand-over after it, one by one like everybody else. Of a wait that was not granted it is told in any case."""
+    hand-over after it, one by one like everybody else. Of a wait that was not granted it is told in any case; one that
+    is cancelled just as it is granted was not, and its hold was none."""
 
     def follows(self) -> bool: ...
 

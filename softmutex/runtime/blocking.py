@@ -199,8 +199,9 @@ def wait_for(hold: BlockingHold) -> BlockingHold:
     crossing = hold._crossing
     if nesting.of_thread.holds:
         nesting.check(nesting.of_thread.holds, "thread", crossing, hold._timeout_s)
-    if followers := crossing.node.observers.look():
-        hold._followers = followers
+    observers = crossing.node.observers
+    hold._followers = observers.look()
+    if hold._followers or observers.plain:
         crossing.notice_wait(hold)
     crossing.ask(hold)
     try:
@@ -209,8 +210,9 @@ def wait_for(hold: BlockingHold) -> BlockingHold:
         crossing.notice_end_of_wait(hold, "cancelled")
         crossing.withdraw(hold)
         raise
-    if hold._followers or hold._error is not None:
-        crossing.notice_end_of_wait(hold)
+    hold._is_known = True
+    if observers.awake or hold._error is not None:
+        crossing.answered(hold)
     if hold._error is not None:
         raise hold._error
     return hold

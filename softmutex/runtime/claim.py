@@ -48,7 +48,9 @@ class MutexClaim:
     _local: LocalMutex | Weighing | None = None  # where it waits or holds
     _weighing: Weighing | None = None  # of one that takes several slots
     _is_part = False  # of such a one
-    _followers: Sequence[Observer] = ()  # who is told what becomes of it, one by one
+    _is_known = False  # to the application: from here on it is a hold, for readers too
+    _is_written = False  # into the diary
+    _followers: Sequence[Observer] = ()  # readers that are told what becomes of it, one by one
     _request: RequestId = 0
     _asked_at: Instant = 0
     _granted_at: Instant = 0

@@ -13,6 +13,7 @@ One is made when a mutex is first used on a running node, and serves all of its 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVarTuple, Unpack
 
@@ -26,6 +27,7 @@ from softmutex.runtime.terms import Plan
 from softmutex.saying import logger
 
 if TYPE_CHECKING:
+    from softmutex.runtime.diary import MutexDiary
     from softmutex.runtime.local import LocalMutex
     from softmutex.runtime.node import RunningNode
     from softmutex.runtime.statistics import MutexStatistics
@@ -34,8 +36,6 @@ Ts = TypeVarTuple("Ts")
 Loop = asyncio.AbstractEventLoop
 
 log = logger("hold")
-
-OUTCOMES: dict[type, str] = {type(None): "granted", AcquireTimeout: "timeout"}
 
 _looked_after: set[asyncio.Future[Any]] = set()
 
@@ -107,7 +107,7 @@ class Crossing:
     def give_back(self, claim: MutexClaim) -> None:
         """Ends a hold. Raises nothing: the troubles of the node are not those of the body."""
         try:
-            if claim._followers:
+            if claim._followers or self.node.observers.plain:
                 self._release_seen(claim)
             else:
                 self.release(claim, b"")
@@ -153,25 +153,44 @@ class Crossing:
             "slots": claim._slots(),
             "priority": claim._policy.priority,
         }
-        self.node.observers.tell(claim._followers, Observation(self.plan.name, claim._life, "wait_started", values))
+        told = self.node.observers.besides(claim._followers)
+        self.node.observers.tell(told, Observation(self.plan.name, claim._life, "wait_started", values))
 
-    def notice_end_of_wait(self, claim: MutexClaim, outcome: str = "") -> None:
-        node, name, told = self.node, self.plan.name, claim._followers
-        if not outcome:
-            outcome = OUTCOMES.get(type(claim._error), "closed")
-        if outcome != "granted" and claim._progress is not Progress.HELD:
-            told = node.observers.awake  # no diary has it
-        if not told:
+    def answered(self, claim: MutexClaim) -> None:
+        """The application hears what came of it."""
+        observers, local = self.node.observers, self.local
+        if claim._error is not None:
+            self.notice_end_of_wait(claim, "timeout" if isinstance(claim._error, AcquireTimeout) else "closed")
             return
+        if observers.readers and local is not None:
+            diary = local.diary or observers.diary_of(local)
+            diary.waits.append(claim._granted_at - claim._asked_at)
+            if claim._progress is Progress.ENDED:  # the node was quicker
+                self.write(diary, claim)
+        if claim._followers or observers.plain:
+            self.notice_end_of_wait(claim, "granted")
+
+    def write(self, diary: MutexDiary, claim: MutexClaim) -> None:
+        diary.held(claim, self.node.now())
+
+    def notice_end_of_wait(self, claim: MutexClaim, outcome: str) -> None:
+        node, name = self.node, self.plan.name
+        told = node.observers.besides(claim._followers) if outcome == "granted" else node.observers.awake
         waited_s = (node.now() - claim._asked_at) / SECOND
-        values: dict[str, float | int | str] = {"claim": id(claim), "outcome": outcome, "seconds": waited_s}
+        algorithm = self.plan.terms.algorithm
+        values: dict[str, float | int | str] = {
+            "claim": id(claim),
+            "algorithm": algorithm,
+            "outcome": outcome,
+            "seconds": waited_s,
+        }
         node.observers.tell(told, Observation(name, claim._life, "wait_ended", values))
         if outcome == "granted":
             grant = claim._grant
             begun: dict[str, float | int | str] = {
                 "claim": id(claim),
                 "request": claim._request,
-                "algorithm": self.plan.terms.algorithm,
+                "algorithm": algorithm,
                 "epoch": grant.epoch,
                 "hop": grant.hop,
                 "rights": len(grant.rights),
@@ -189,12 +208,12 @@ class Crossing:
         node = self.node
         held_s = (node.now() - claim._granted_at) / SECOND
         ended = Observation(self.plan.name, claim._life, "hold_ended", {"request": claim._request, "seconds": held_s})
-        if self.local is not None:
+        if self.local is not None and claim._followers:
             self.local.followers = claim._followers
         try:
             self.release(claim, node.observers.baggage(ended))
         finally:
-            node.observers.tell(claim._followers, ended)
+            node.observers.tell(node.observers.besides(claim._followers), ended)
 
 
 class FarCrossing(Crossing):
@@ -212,6 +231,10 @@ class FarCrossing(Crossing):
 
     def release(self, claim: MutexClaim, baggage: bytes) -> None:
         self._to_node(super().release, claim, baggage)
+
+    def write(self, diary: MutexDiary, claim: MutexClaim) -> None:
+        with contextlib.suppress(NodeClosed):
+            self._to_node(super().write, diary, claim)
 
     def _to_node(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
         if not self.node.is_mine():

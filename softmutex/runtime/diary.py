@@ -1,6 +1,6 @@
 """What becomes of one mutex on one node, written down in passing and read some at a time (`softmutex.ports.Reader`).
 
-    grant, release, hand-over --an append--> diary --each sixteenth hold, each tick of the loop, `settle`--> readers
+    heard of a grant, let go, handed over --an append--> diary --each 16th hold, each tick, `settle`--> readers
 
 What it decides: who pays for telemetry, and when. The naive way, to tell observers of each wait, hold and hand-over as
 it happens, makes six observations for each acquisition while somebody else waits for the token. A reader gets bare
@@ -8,7 +8,10 @@ numbers, in a turn of the loop after the one in which the token was let go: this
 
 There is one for a mutex that somebody used or passed on here while there was a reader. It lives as long as the
 `LocalMutex`; what is left in it after that is read once more. Slots that are parts of a weighted hold are not written
-down, nor is its gate: it is one wait and one hold (`weighing.py`).
+down, nor are waits at its gate: it is one wait and one hold (`weighing.py`).
+
+Whether a wait was granted is what the application hears of it: of one that is cancelled just as it is granted that is
+"cancelled", and nothing of it is written down. The naive way, to write down what the node grants, has that one twice.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from softmutex.core.events import Duration, Grant, Instant, NodeId, Note
 from softmutex.ports import Lately
-from softmutex.runtime.claim import NOT_YET
+from softmutex.runtime.claim import NOT_YET, MutexClaim
 from softmutex.runtime.terms import gate_name
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ AT_ONCE: Final = 16  # holds
 
 
 class MutexDiary:
-    """`ports.Diary`. The node's loop writes; any thread reads."""
+    """`ports.Diary`. The node's loop writes, and whoever waited its wait; any thread reads."""
 
     __slots__ = (
         "_local",
@@ -41,6 +44,7 @@ class MutexDiary:
         "granted",
         "handed_over",
         "holds",
+        "left",
         "mutex",
         "node",
         "waits",
@@ -51,17 +55,24 @@ class MutexDiary:
         self.mutex = local.name
         self.node: NodeId = local.node.id
         self.algorithm = local.terms.algorithm
-        self.asked = self.handed_over = 0
+        self.asked = self.left = self.handed_over = 0  # `left`: who waited, and heard of no grant
         self.waits: deque[Duration] = deque()
         self.holds: deque[tuple[Instant, Instant]] = deque()
         self.granted: Grant = NOT_YET  # the last one
         self._passed: dict[int, tuple[int, int, NodeId]] = {}
-        self._told = (0, 0)
+        self._told = (0, 0, 0)
 
     # --- written ------------------------------------------------------------------------------------------------------
 
-    def held(self, begin: Instant, end: Instant) -> None:
-        self.holds.append((begin, end))
+    def held(self, claim: MutexClaim, end: Instant) -> None:
+        """Once, of a hold that the application came to know."""
+        if claim._is_part or claim._is_written:
+            return
+        if not claim._is_known:
+            self.left += 1
+            return
+        claim._is_written = True
+        self.holds.append((claim._granted_at, end))
         if len(self.holds) == AT_ONCE:
             self._local.node.loop.call_soon(self._settle, self)
 
@@ -75,13 +86,13 @@ class MutexDiary:
 
     def lately(self) -> Lately | None:
         """By one at a time. None where nothing happened."""
-        now = (self.asked, self.handed_over)
+        now = (self.asked, self.left, self.handed_over)
         if not self.waits and not self.holds and now == self._told:
             return None
         before, self._told = self._told, now
-        waits = [self.waits.popleft() for _ in range(len(self.waits))]
-        holds = [self.holds.popleft() for _ in range(len(self.holds))]
-        return Lately(waits, holds, now[1] - before[1], self._local.node.now())
+        waits = tuple([self.waits.popleft() for _ in range(len(self.waits))])
+        holds = tuple([self.holds.popleft() for _ in range(len(self.holds))])
+        return Lately(waits, holds, now[2] - before[2], self._local.node.now())
 
     def is_over(self) -> bool:
         return self._local.node.mutexes.get(self.mutex) is not self._local

@@ -127,7 +127,7 @@ class LocalMutex:
         self.waited = Durations()
         self.held = Durations()
         self.diary: MutexDiary | None = None  # once there is somebody who reads it
-        self.followers: Sequence[Observer] = ()  # who was told of the last hold, until its token is handed over
+        self.followers: Sequence[Observer] = ()  # readers told of the last hold, until its token is handed over
         self.past: deque[Past] = deque(maxlen=PAST_KEPT)
         self.overlaps = Overlaps()
         self.warned_of: set[str] = set()  # what the user has read once and need not read again
@@ -171,6 +171,8 @@ class LocalMutex:
             self.counts.cancelled += 1
             claim._progress = Progress.ENDED
             self.take_back(claim)
+            if self.diary is not None:
+                self.diary.left += 1
             if claim._weighing is not None:
                 claim._weighing.over()
 
@@ -210,8 +212,8 @@ class LocalMutex:
         if claim._overruns_at is not None:
             node.timers.cancel((self, "overrun", claim._request))
         self.held.add(now - claim._granted_at)
-        if self.diary is not None and not claim._is_part:
-            self.diary.held(claim._granted_at, now)
+        if node.observers.readers:
+            (self.diary or node.observers.diary_of(self)).held(claim, now)
         self._remember(claim, now)
         node.handle(self, Released(claim._request, baggage or claim._grant.baggage), now)
         if claim._weighing is not None:
@@ -238,7 +240,6 @@ class LocalMutex:
         self.counts.acquisitions += 1
         self.waited.add(now - claim._asked_at)
         if self.diary is not None and not claim._is_part:
-            self.diary.waits.append(now - claim._asked_at)
             self.diary.granted = grant
         if claim._policy.max_hold is not None:
             claim._overruns_at = now + claim._policy.max_hold
@@ -392,10 +393,10 @@ class LocalMutex:
             why = f"nobody released it in the {leave_s:g} s (leave_timeout) that the node waited for that"
             self.tell_lost(claim, LostReason.CLOSED, why if self.node.closing else "")
             now = self.node.now()
-            if self.diary is not None and not claim._is_part:
-                self.diary.held(claim._granted_at, now)
-            self._remember(claim, now)
             claim._progress = Progress.ENDED
+            if self.node.observers.readers:
+                self.node.observers.diary_of(self).held(claim, now)
+            self._remember(claim, now)
         self.holding.clear()
         if self.node.closing:
             self.node.lookout.bequeath(self)

@@ -177,8 +177,9 @@ async def wait_for(crossing: Crossing, limit_s: float | None) -> Hold:
     if nesting.of_tasks and (bodies := nesting.of_tasks.get(asyncio.current_task())):  # type: ignore[arg-type]
         nesting.check(bodies, "task", crossing, limit_s)
     hold = Hold(crossing, limit_s)
-    if followers := crossing.node.observers.look():
-        hold._followers = followers
+    observers = crossing.node.observers
+    hold._followers = observers.look()
+    if hold._followers or observers.plain:
         crossing.notice_wait(hold)
     if not crossing.is_near:
         hold._granted = asyncio.get_running_loop().create_future()
@@ -193,8 +194,9 @@ async def wait_for(crossing: Crossing, limit_s: float | None) -> Hold:
             hold._leave()
             crossing.withdraw(hold)
             raise
-    if hold._followers or hold._error is not None:
-        crossing.notice_end_of_wait(hold)
+    hold._is_known = True
+    if observers.awake or hold._error is not None:
+        crossing.answered(hold)
     if hold._error is not None:
         raise hold._error
     return hold

@@ -107,21 +107,30 @@ class Observers:
         return found
 
     def look(self) -> Sequence[Observer]:
-        """Who is told of a wait that begins now, and of what becomes of it."""
+        """The readers that follow a wait that begins now, and what becomes of it."""
         if self._asleep:
             self._wake()
-        told = self.plain
+        followers: Sequence[Observer] = ()
         for reader in self.readers:
             try:
                 if reader.follows():
-                    told = [*told, reader]
+                    followers = (*followers, reader)
             except Exception as error:
                 self._complain(reader, error)
-        return told
+        return followers
+
+    def besides(self, followers: Sequence[Observer]) -> Sequence[Observer]:
+        """With those that are told of each single thing: all that are awake by now."""
+        return (*self.plain, *followers) if followers else self.plain
 
     def tick(self) -> None:
+        """On the node's loop. Only here is a diary put away: in the midst of a turn its mutex may be gone already, and
+        the ends of its holds not be written down."""
         self._wake()
+        over = [diary for diary in list(self._diaries) if diary.is_over()]
         self.settle()
+        for diary in over:
+            del self._diaries[diary]
 
     def _wake(self) -> None:
         if self._asleep and (now := self._node.now()) >= self._look_at:
@@ -143,24 +152,22 @@ class Observers:
         if isinstance(observer, Reader):
             self.readers.append(observer)
         else:
-            self.plain = [*self.plain, observer]  # claims have the one before
+            self.plain.append(observer)
         self.of_messages = kinds_of(self.awake)
 
     # --- what readers read --------------------------------------------------------------------------------------------
 
     def diary_of(self, mutex: LocalMutex) -> MutexDiary:
-        if mutex.diary is None:
-            mutex.diary = MutexDiary(mutex, self._read)
-            self._diaries[mutex.diary] = None
-        return mutex.diary
+        with self._lock:
+            if mutex.diary is None:
+                mutex.diary = MutexDiary(mutex, self._read)
+                self._diaries[mutex.diary] = None
+            return mutex.diary
 
     def settle(self) -> None:
         """In any thread."""
         for diary in list(self._diaries):
-            is_over = diary.is_over()
             self._read(diary)
-            if is_over:
-                self._diaries.pop(diary, None)
 
     def _read(self, diary: MutexDiary) -> None:
         with self._lock:
@@ -198,14 +205,14 @@ class Observers:
     def note(self, mutex: LocalMutex, note: Note) -> None:
         told: Sequence[Observer] = self.awake
         if note.kind is FactKind.HANDED_OVER:
-            told, mutex.followers = mutex.followers or self.plain, ()
+            told, mutex.followers = self.besides(mutex.followers), ()
             if self.readers:
                 self.diary_of(mutex).passed_on(note)
         if told:
             self.tell(told, Observation(mutex.name, self._node.id, note.kind.value, {"detail": note.detail}, note))
 
     def message(self, mutex: LocalMutex, what: str, kind: str) -> None:
-        if told := mutex.followers or self.plain:
+        if told := self.besides(mutex.followers):
             self.tell(told, Observation(mutex.name, self._node.id, what, {"kind": kind}))
 
     def baggage(self, observation: Observation) -> bytes:

@@ -181,6 +181,8 @@ class Weighing:
         if claim._progress is Progress.WAITING:
             self._local.counts.cancelled += 1
             claim._progress = Progress.ENDED
+            if self._local.diary is not None:
+                self._local.diary.left += 1
         self.over()
 
     def release(self, claim: MutexClaim, baggage: bytes) -> None:

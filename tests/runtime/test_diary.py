@@ -1,7 +1,9 @@
 """What readers are told some at a time (O8): all of it, once, and how little each of it costs."""
 
 import asyncio
+import contextlib
 import sys
+import time
 from types import FrameType
 from typing import Any
 
@@ -13,11 +15,12 @@ from softmutex_adapters.registry.reporter import Reporter
 
 import softmutex
 from softmutex import AcquireTimeout, Node, SoftMutex
-from softmutex.core.events import FactKind, Note, Token, to_seconds
+from softmutex.core.events import Effect, FactKind, Note, Send, Token, to_seconds
+from softmutex.core.messages import Withdraw
 from softmutex.ports import Diary, Lately, NodeSeen, Observation, Observer
 from softmutex.runtime.diary import AT_ONCE
 from softmutex.testing import MemoryNetwork
-from tests.runtime.group import node_on, perform, puppet_mutex, until
+from tests.runtime.group import node_on, perform, puppet_mutex, puppet_of, until
 
 CALLS_MOST = {"registry": 6, "opentelemetry": 8}  # of each acquisition, the SDK's own left out
 
@@ -31,6 +34,7 @@ class Reading:
         self.follow = follow
         self.nodes: list[NodeSeen] = []
         self.seen: list[str] = []
+        self.outcomes: list[str] = []
         self.diaries: dict[str, Diary] = {}
         self.told: list[Lately] = []
 
@@ -42,6 +46,8 @@ class Reading:
 
     def notice(self, observation: Observation) -> None:
         self.seen.append(observation.what)
+        if observation.what == "wait_ended":
+            self.outcomes.append(str(observation.values["outcome"]))
 
     def follows(self) -> bool:
         return self.follow
@@ -59,6 +65,28 @@ class Reading:
         """Waits, holds and hand-overs."""
         sums = [(len(each.waits), len(each.holds), each.handed_over) for each in self.told]
         return tuple(map(sum, zip(*sums, strict=True))) if sums else (0, 0, 0)  # type: ignore[return-value]
+
+
+class SleepyReading(Reading):
+    is_asleep = True
+
+    def asleep(self) -> bool:
+        return self.is_asleep
+
+
+class Sleepy:
+    """No reader: it is told of each single thing, once it is awake."""
+
+    is_asleep = True
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def asleep(self) -> bool:
+        return self.is_asleep
+
+    def notice(self, observation: Observation) -> None:
+        self.seen.append(observation.what)
 
 
 async def use(mutex: SoftMutex, times: int = 1) -> None:
@@ -220,3 +248,131 @@ async def calls(network: MemoryNetwork, observers: list[Observer]) -> float:
         finally:
             sys.setprofile(None)
     return count / times
+
+
+# --- of each once, whatever happens -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("follow", [False, True])
+async def test_who_is_cancelled_as_it_is_granted_was_cancelled_and_nothing_else(
+    no_leaks: None, network: MemoryNetwork, follow: bool
+):
+    reading = Reading(follow)
+    async with node_on(network, observers=[reading]) as node:
+        mutex = node.mutex("x")
+        async with mutex:
+            waiting = asyncio.create_task(use(mutex))
+            await until(lambda: mutex.statistics().waiting)
+        waiting.cancel()  # it is granted, and does not know it
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert mutex.statistics().acquisitions == 2
+    assert reading.outcomes == ["granted", "cancelled"][not follow :]
+    assert reading.counts[:2] == (1, 1)
+
+
+async def test_who_is_granted_after_it_said_that_it_goes_was_cancelled_and_nothing_else(
+    no_leaks: None, network: MemoryNetwork
+):
+    class Meanwhile(Reading):
+        """While this thread says so, the node grants in its own."""
+
+        def notice(self, observation: Observation) -> None:
+            super().notice(observation)
+            if observation.values.get("outcome") == "cancelled":
+                puppet.grant()
+                while not mutex.statistics().holding:
+                    time.sleep(0.001)
+
+    reading = Meanwhile()
+    async with node_on(network, observers=[reading], thread=True) as node:
+        mutex = puppet_mutex(node)
+        await use(mutex)
+        puppet = puppet_of(node)
+        puppet.granting = False
+        waiting = asyncio.create_task(use(mutex))
+        await until(lambda: puppet.waiting)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    assert reading.outcomes == ["cancelled"]
+    assert reading.counts[:2] == (1, 1)
+
+
+async def test_a_hold_that_the_node_ended_before_its_application_knew_of_it_is_one(
+    no_leaks: None, network: MemoryNetwork
+):
+    reading = Reading()
+    async with node_on(network, observers=[reading]) as node:
+        mutex = node.mutex("x", max_hold=0.001, on_overrun="release", on_lost="continue")
+        async with mutex:
+            pass
+        async with node.mutex("x"):
+            waiting = asyncio.create_task(use(mutex))
+            await until(lambda: mutex.statistics().waiting)
+        [claim] = node.running().mutexes["x"].holding.values()
+        claim._close()
+        await waiting
+    assert reading.counts[:2] == (3, 3)
+
+
+@pytest.mark.parametrize("weight", [None, 2])
+async def test_who_waits_no_longer_is_news(no_leaks: None, network: MemoryNetwork, weight: int | None):
+    """A reader in another thread that was told of the cancellation may have looked before the claim was withdrawn."""
+    reading = Reading()
+    async with node_on(network, observers=[reading]) as node:
+        mutex = node.mutex("x", slots=2, weight=weight)
+        async with contextlib.AsyncExitStack() as holds:
+            for _ in range(2 // (weight or 1)):
+                await holds.enter_async_context(mutex.hold(timeout=60))
+            waiting = asyncio.create_task(use(node.mutex("x", slots=2, weight=weight)))
+            await until(lambda: reading.settle() or reading.diaries["x"].waiting())
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            reading.told.clear()
+            reading.settle()
+            assert reading.told and not reading.diaries["x"].waiting()
+
+
+async def test_who_wakes_up_meanwhile_is_told_of_what_ends_from_then_on(no_leaks: None, network: MemoryNetwork):
+    reading, plain = SleepyReading(), Sleepy()
+    async with node_on(network, observers=[reading, plain]) as node:
+        mutex = node.mutex("x")
+        async with mutex:
+            waiting = asyncio.create_task(use(mutex))
+            await until(lambda: mutex.statistics().waiting)
+            reading.is_asleep = plain.is_asleep = False
+            await until(lambda: reading.nodes and plain.seen)
+        await waiting
+    assert reading.counts[:2] == (1, 2)
+    assert [what for what in plain.seen if what.startswith(("wait", "hold_"))] == [
+        "hold_ended",
+        "wait_ended",
+        "hold_started",
+        "hold_ended",
+    ]
+
+
+async def test_who_wakes_up_beside_a_follower_hears_of_messages_and_hand_overs(no_leaks: None, network: MemoryNetwork):
+    reading, plain = Reading(follow=True), Sleepy()
+    async with node_on(network, observers=[reading, plain]) as node:
+        await use(puppet_mutex(node))
+        plain.is_asleep = False
+        await until(lambda: plain.seen)
+        await perform(node, Send(99, Withdraw(1)))
+        await perform(node, Note(FactKind.HANDED_OVER, Token(epoch=1, stamp=1, id=1, hop=7), 99))
+    assert {"message_sent", "handed_over"} <= {*plain.seen}
+
+
+async def test_a_reader_that_settles_when_a_hold_is_lost_misses_no_end(no_leaks: None, network: MemoryNetwork):
+    class AtOnce(Reading):
+        def notice(self, observation: Observation) -> None:
+            super().notice(observation)
+            self.settle()
+
+    def fail() -> Effect:
+        raise ZeroDivisionError
+
+    reading = AtOnce()
+    async with node_on(network, observers=[reading]) as node, puppet_mutex(node, on_lost="continue") as hold:
+        puppet_of(node).pull(fail)
+        await hold.lost.wait()
+    assert reading.counts[:2] == (1, 1)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from softmutex_adapters.observers.otel import OpenTelemetry
 
 from softmutex import Node, SoftMutex, plugins
 from softmutex.core.events import FactKind, Note, Send
 from softmutex.core.messages import Withdraw
+from softmutex.ports import Lately, Observation
 from softmutex.testing import MemoryNetwork
+from softmutex.testing.contracts.observer import SeenDiary, SeenNode
 from tests.runtime.group import Puppet, perform, puppet_mutex, until
 from tests.telemetry.sdk import Kept
 
@@ -148,3 +156,52 @@ async def test_an_overrun_is_counted(here: Node, kept: Kept):
 
 async def test_a_loop_is_timed_also_while_nothing_blocks_it(here: Node, kept: Kept):
     await until(lambda: kept.sum("softmutex.loop.lag", node="here") >= 2)
+
+
+@pytest.mark.parametrize("traced", [0, 1000])
+async def test_who_is_cancelled_as_it_is_granted_is_counted_once(network: MemoryNetwork, traced: int):
+    kept = Kept(traced_at_once=traced, traced_a_second=0)
+    async with Node(transport=network.transport(), membership=network.membership(), observers=[kept.observer]) as node:
+        mutex = node.mutex("x")
+        async with mutex:
+            waiting = asyncio.create_task(use(mutex))
+            await until(lambda: mutex.statistics().waiting)
+        waiting.cancel()  # it is granted, and does not know it
+        await asyncio.gather(waiting, return_exceptions=True)
+    outcomes = {outcome: kept.sum("softmutex.acquisitions", outcome=outcome) for outcome in ("granted", "cancelled")}
+    assert outcomes == {"granted": 1, "cancelled": 1}
+    assert (kept.sum("softmutex.wait.duration"), kept.sum("softmutex.hold.duration")) == (2, 1)
+    kept.close()
+
+
+def test_loops_that_begin_at_once_have_the_same_instruments():
+    """Made twice, the second set of counters is refused by the SDK, and the first is forgotten here."""
+
+    class Slow(MeterProvider):
+        def get_meter(self, *args: Any, **kwargs: Any) -> Any:
+            made.append(threading.get_ident())
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.2)  # as long as the other one has to come here, too
+            return super().get_meter(*args, **kwargs)
+
+    made: list[int] = []
+    both = threading.Barrier(2)
+    provider = Slow(shutdown_on_exit=False)
+    observer = OpenTelemetry(tracer_provider=TracerProvider(shutdown_on_exit=False), meter_provider=provider)
+    threads = [threading.Thread(target=observer.follows) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+
+
+async def test_what_is_read_while_its_node_is_closed_is_told_under_its_name(kept: Kept):
+    """The SDK collects in a thread of its own, and may have the last of it in hand."""
+    seen = SeenNode(7)
+    kept.observer.opened(seen)
+    kept.observer.closed(seen)
+    kept.observer.read(SeenDiary(7), Lately([0], [(0, 1)], 0, 1))
+    kept.observer.notice(Observation("x", 7, "wait_ended", {"claim": 1, "outcome": "closed", "seconds": 1.0}))
+    names = {point.attributes["softmutex.node"] for point in kept.points()["softmutex.wait.duration"]}
+    assert names == {seen.lasting_name}

@@ -48,6 +48,7 @@ HOLD = ("softmutex.hold.duration", "s", "From the grant to its end")
 LAG = ("softmutex.loop.lag", "s", "How late the event loop of the node was, measured twice a second")
 
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000)
+LEFT_KEPT = 64
 LAG_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 1, 2, 5, 10, 30)
 
 
@@ -69,6 +70,7 @@ class Meters:
         meter = metrics.get_meter("softmutex", meter_provider=provider)
         self._lock = threading.Lock()
         self._nodes: dict[NodeId, NodeSeen] = {}
+        self._left: dict[NodeId, str] = {}  # names of nodes that are closed: the last of them may still be told
         self._lines: dict[tuple[NodeId, str], Line] = {}
         self._counts: dict[str, dict[Labels, int]] = {name: {} for name in COUNTERS}
         self._sent_before: dict[Labels, int] = {}  # by nodes that are closed
@@ -109,12 +111,15 @@ class Meters:
         with self._lock:
             if self._nodes.pop(node.id, None) is not None:
                 self._add_sent(node, self._sent_before)
+                self._left[node.id] = node.lasting_name
+                if len(self._left) > LEFT_KEPT:
+                    del self._left[next(iter(self._left))]
             for key in [key for key in self._lines if key[0] == node.id]:
                 del self._lines[key]
 
     def _node_label(self, id: NodeId) -> dict[str, str]:
         node = self._nodes.get(id)
-        return {"softmutex.node": node.lasting_name if node else f"{id:x}"}
+        return {"softmutex.node": node.lasting_name if node else self._left.get(id, f"{id:x}")}
 
     def _line(self, seen: Observation) -> Line:
         line = self._lines.get((seen.node, seen.mutex))

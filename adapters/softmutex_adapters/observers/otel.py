@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ class OpenTelemetry:
         self._providers = tracer_provider, meter_provider
         self._limits = traced_at_once, traced_a_second
         self._awake: tuple[Spans, Meters] | None = None
+        self._waking = threading.Lock()  # the nodes of several loops may begin at once
         self._takers: Mapping[str, Sequence[Callable[[Observation], None]]] = {}
 
     def asleep(self) -> bool:
@@ -77,26 +79,29 @@ class OpenTelemetry:
         return spans.follows()
 
     def read(self, diary: Diary, lately: Lately) -> None:
-        self._wake()[1].read(diary, lately)
+        _, meters = self._awake or self._wake()
+        meters.read(diary, lately)
 
     def baggage(self, observation: Observation) -> bytes:
-        return self._wake()[0].baggage(observation)
+        spans, _ = self._awake or self._wake()
+        return spans.baggage(observation)
 
     def trace_of(self, observation: Observation) -> Mapping[str, str]:
         return self._wake()[0].trace_of(observation)
 
     def _wake(self) -> tuple[Spans, Meters]:
-        if self._awake is None:
-            from softmutex_adapters.observers.meters import Meters
-            from softmutex_adapters.observers.spans import Allowance, Spans
+        with self._waking:
+            if self._awake is None:
+                from softmutex_adapters.observers.meters import Meters
+                from softmutex_adapters.observers.spans import Allowance, Spans
 
-            tracer_provider, meter_provider = self._providers
-            spans, meters = Spans(tracer_provider, Allowance(*self._limits)), Meters(meter_provider)
-            kinds = meters.takers.keys() | spans.takers.keys()
-            both = {kind: (meters.takers.get(kind), spans.takers.get(kind)) for kind in kinds}
-            self._takers = {kind: [take for take in takers if take is not None] for kind, takers in both.items()}
-            self._awake = spans, meters
-        return self._awake
+                tracer_provider, meter_provider = self._providers
+                spans, meters = Spans(tracer_provider, Allowance(*self._limits)), Meters(meter_provider)
+                kinds = meters.takers.keys() | spans.takers.keys()
+                both = {kind: (meters.takers.get(kind), spans.takers.get(kind)) for kind in kinds}
+                self._takers = {kind: [take for take in takers if take is not None] for kind, takers in both.items()}
+                self._awake = spans, meters
+            return self._awake
 
 
 def sdk_is_set_up() -> bool:
