@@ -205,6 +205,12 @@ STORIES = {
     "who was fed by the home before is not forgotten": nemesis.draw(6122, (2, 16)),
     # Who slept overlapped with the tenth request of one and with that of another, each 0.78 s long: it told of one.
     "holds of one number and one length are told of apart": nemesis.draw(30240, (2, 16)),
+    # Seven slots, three nodes: the one that had been told of a token's dead holder never was told that it died.
+    "a home looks for a token until it is found": nemesis.draw(392, (2, 16)),
+    # Seven slots, and a power cut: nobody needed the token that was parked there.
+    "of several slots none is lost with a host that nobody waits for": nemesis.draw(20336, (2, 16)).but(
+        duration_s=107.0, settle_s=30.0
+    ),
     # A commit that never arrived was asked for ten times, 0.8 s each, before anybody looked for the token.
     "nobody asks for ten seconds whether a token has arrived": nemesis.draw(6011, (2, 16)),
     # With round trips of a second, four that looked for the token each promised themselves the ballot, for ever anew.

@@ -8,7 +8,7 @@ waiters ask again, and no safety is lost, since only a token grants.
                    '----HEARD----> holder           when it is long: by the batch, in answers to SEEN (`more`)
 
 A `TokenPost` for each slot:  unknown --SEEN--> known, watched until --silence--> inquiry --> found | replaced
-                                     '---> known, parked (no time limit)
+                                     '---> known, parked (no time limit, but of several slots: until its host is silent)
 
 L1  While somebody is registered, some post is watched, or an inquiry runs, or a parked holder was just fed.
 A4  The register is bounded by `REGISTER`; who does not fit is told nothing, and asks again.
@@ -496,6 +496,13 @@ class Home:
         if post is None:
             return bool(self.context.best)  # we never heard of this one, but there are tokens: who knew of it left
         return not self.context.is_member(post.place.holder) or bool(post.second and post.until)
+
+    def silenced(self, node: NodeId) -> None:
+        """A parked token is missed when somebody waits for it. Of several one may never be: it is expected to be heard
+        of, as it should each `PARKED_BEAT`."""
+        for post in self.posts.values():
+            if post.place.holder == node and post.heard_at and not post.until and self.context.options.slots > 1:
+                self._watch(post, max(0, post.heard_at + PARKED_BEAT + SLACK - self.context.now))
 
     def holder_is_deaf(self, slot: int, holder: NodeId) -> bool:
         """It has the token, and does not use it: who waits is not to wait for that. Whether anybody does."""

@@ -180,6 +180,7 @@ class Wandering(Algorithm):
             case Silenced(node):
                 self.context.silenced(node)
                 self.requests.departed(node)
+                self.home.silenced(node)
                 if self.here.by_slot or self.home.lends:
                     self.roll.silenced()
                 self.search.silenced(node)
@@ -366,7 +367,8 @@ class Wandering(Algorithm):
     def still_looks_for(self, slot: int) -> bool:
         best = self.context.best.get(slot)
         went = best is not None and best.holder in self.context.gone
-        return went or self.home.misses(slot) or self.home.somebody_waits or self.requests.asks
+        hearsay = best is not None and self.context.home == self.context.me and slot not in self.home.posts
+        return went or hearsay or self.home.misses(slot) or self.home.somebody_waits or self.requests.asks
 
     def heard_of(self, slot: int) -> Place | None:
         return self.home.heard_of(slot)
