@@ -17,7 +17,8 @@ overlap    Two holds of one slot begin only within a fault or B after it, and B 
 evidence   Each pair of holds that overlapped is reported by both nodes, with its length, within 10 s of its end and of
            being able to talk; and no pair that did not, and nothing longer than it was; all but for a round trip.
            (Where clocks run at other rates, or a message takes over 50 ms, or more than a fifth of all are lost, what
-           was missed is only counted.)
+           was missed is only counted; so is what was followed by more turns, until they could talk, than are recalled:
+           memory has a bound.)
 alarms     Nobody is told that it may not be alone while nothing is wrong, and it is.
 fairness   While a node waits, no more turns begin than two rounds of those that waited or ran when its ticket had had
            the time to arrive.
@@ -31,24 +32,23 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from softmutex.core.events import (
     NOBODY,
     SECOND,
-    Duration,
     FactKind,
     Instant,
     NodeId,
     Note,
     Overlapped,
-    RequestId,
     to_seconds,
 )
 from softmutex.core.handover import TIMER
 from softmutex.core.laws import Law
-from softmutex.sim.checkers import NOT_YET, TIME_TO_TELL, Laws, short
+from softmutex.sim.checkers import TIME_TO_TELL, Laws, short
 from softmutex.sim.node import NEVER
+from softmutex.sim.pairs import Memory, Named, Pair, name_of, share_a_slot
 from softmutex.sim.tally import EPOCH
 
 if TYPE_CHECKING:
@@ -59,47 +59,6 @@ NOTICED = 15 * SECOND  # a death may excuse for so long, where B is less: it has
 HOPS = 8  # one-way delays between a release and the next grant, at the most, when all goes well
 ROW, ROW_LENGTH = 16, SECOND // 20  # requests of one node in one turn, and how long it may go on to be granted
 EVIDENCE_DELAY_S, EVIDENCE_LOSS = 0.05, 0.2  # on worse networks reports may be missed
-
-
-class Pair:
-    """Two holds of one slot that ran at once."""
-
-    __slots__ = ("at", "first", "judged", "reported", "second", "talk_since", "until")
-
-    def __init__(self, at: Instant, first: Running, second: Running, talk_since: Instant | None) -> None:
-        self.at = at
-        self.until = NOT_YET
-        self.first = first
-        self.second = second
-        self.talk_since = talk_since  # None while they cannot
-        self.judged = False
-        self.reported: dict[NodeId, Duration] = {}  # how long each of them says that it was, at last
-
-    @property
-    def told_at(self) -> Instant:
-        """When the second of them was told."""
-        return max(_told_at(self.first), _told_at(self.second))
-
-    def ends(self) -> tuple[tuple[Running, Running], tuple[Running, Running]]:
-        return (self.first, self.second), (self.second, self.first)
-
-
-def _told_at(running: Running) -> Instant:
-    if running.lost_at != NEVER:
-        return running.lost_at
-    return running.start if running.told else NOT_YET
-
-
-Named: TypeAlias = tuple[NodeId, RequestId, NodeId, RequestId]  # as a report names a pair of holds
-
-
-def _name(mine: Running, other: Running) -> Named:
-    return (mine.node, mine.request, other.node, other.request)
-
-
-def _share_a_slot(one: Running, other: Running) -> bool:
-    slots = {right.slot for right in one.rights}
-    return any(right.slot in slots for right in other.rights)
 
 
 class Bounds(Laws):
@@ -120,7 +79,7 @@ class Bounds(Laws):
         self._vaguely: set[Named] = set()  # holds that may have overlapped, and need not
         self._wants: dict[NodeId, Instant] = {}  # since when its ticket waits
         self._effective = 0  # holds that run and were not told
-        self._turns = array("q")  # when each began
+        self._memory = Memory()
         self._last_turn: dict[int, tuple[NodeId, Instant, int]] = {}  # token -> whose, since when, how many holds
         self._crowd_at = array("q", [EPOCH])  # when the number of those who wait or run changed, and to what
         self._crowd = array("q", [0])
@@ -222,7 +181,7 @@ class Bounds(Laws):
         key = running.rights[0].id if running.rights else 0
         last, begun, row = self._last_turn.get(key, (0, 0, ROW))
         if last != node.id or row >= ROW or at - begun > ROW_LENGTH:
-            self._turns.append(at)
+            self._memory.turns.append(at)
             begun, row = at, 0
         self._last_turn[key] = (node.id, begun, row + 1)
         if node.pending:
@@ -231,7 +190,7 @@ class Bounds(Laws):
 
     def _judge_wait(self, start: Instant, at: Instant, node: NodeId) -> None:
         self.looked[Law.FAIRNESS] += 1
-        turns = len(self._turns) - bisect_right(self._turns, start)
+        turns = len(self._memory.turns) - bisect_right(self._memory.turns, start)
         crowd = self._crowd[bisect_right(self._crowd_at, start) - 1]
         if turns > 2 * crowd + self._slots:
             what = f"waited for {turns} turns of others, though {crowd} waited or ran when it did already"
@@ -241,6 +200,7 @@ class Bounds(Laws):
 
     def granted(self, at: Instant, new: Running, others: list[Running]) -> None:
         self._effective += 1
+        self._memory.held(at, new.node)
         self._served(at, new)
         self._look_for_gap(at, granted=new.node)
         self._cut_off(at, new)
@@ -249,7 +209,7 @@ class Bounds(Laws):
             self.looked[Law.OVERLAP] += 1
             self.looked[Law.ALARMS] += 1
         if new.rights:
-            for other in [other for other in others if _share_a_slot(other, new)]:
+            for other in [other for other in others if share_a_slot(other, new)]:
                 if other.node == new.node:
                     self.illegal(at, new.node, f"granted request {new.request} while {other.request} has its slot")
                 else:
@@ -257,7 +217,7 @@ class Bounds(Laws):
         elif len(others) >= self._slots and not excused:
             self.broken(Law.OVERLAP, at, new.node, f"runs A while {len(others)} others do, with nothing wrong lately")
         for old in self._near_misses(at, new):
-            self._vaguely |= {_name(old, new), _name(new, old)}
+            self._vaguely |= {name_of(old, new), name_of(new, old)}
         self._in_order(at, new)
 
     def _meet(self, at: Instant, old: Running, new: Running, excused: bool) -> None:
@@ -268,7 +228,7 @@ class Bounds(Laws):
         self._pairs.append(pair)
         for mine, other in pair.ends():
             mine.overlapped = True
-            self._index[_name(mine, other)] = pair
+            self._index[name_of(mine, other)] = pair
 
     def lost(self, at: Instant, running: Running) -> None:
         self._effective -= 1
@@ -352,7 +312,7 @@ class Bounds(Laws):
                     self._missed(at, pair, mine, other)
 
     def _missed(self, at: Instant, pair: Pair, mine: Running, other: Running) -> None:
-        if not self._must_tell:
+        if not self._must_tell or self._memory.has_lost(pair):
             self.untold += 1
             return
         span = f"from {to_seconds(pair.at - EPOCH):.3f} s for {to_seconds(pair.until - pair.at):.3f} s"

@@ -103,6 +103,13 @@ def test_the_time_to_report_begins_when_both_can_talk():
     assert not two_holders(Selfish, late, faults=(Partition(1.0, 30.0, 0.5),)).violations
 
 
+def test_what_so_many_turns_followed_before_they_could_talk_need_not_be_remembered():
+    run = {"demand": "saturated", "op_s": 1.0, "duration_s": 45.0, "faults": (Partition(1.0, 30.0, 0.5),)}
+    result = two_holders(Selfish, **run)
+    begun = [float(violation.what.partition(" from ")[2].split()[0]) for violation in result.violations]
+    assert result.untold and 10 < min(begun) < 16  # of each of both the last sixteen
+
+
 def test_who_is_not_told_of_a_rival_within_the_bound_breaks_the_law_of_overlap():
     run = {"op_s": 30.0, "duration_s": 60.0, "laws": ("overlap",)}
     assert not two_holders(Selfish, **run).violations

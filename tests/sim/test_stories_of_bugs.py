@@ -205,6 +205,10 @@ STORIES = {
     "who was fed by the home before is not forgotten": nemesis.draw(6122, (2, 16)),
     # Who slept overlapped with the tenth request of one and with that of another, each 0.78 s long: it told of one.
     "holds of one number and one length are told of apart": nemesis.draw(30240, (2, 16)),
+    # Most answers took four times as long as the quickest, were taken for late ones, and were asked for once more.
+    "an answer that took as long as most is not late": nemesis.draw(20045, (2, 16)),
+    # The chain of holders led through one that slept, and those before it were not asked; three shared 96 visits.
+    "the evidence goes on beyond a sleeping holder": nemesis.draw(20205, (2, 16)),
     # Seven slots, three nodes: the one that had been told of a token's dead holder never was told that it died.
     "a home looks for a token until it is found": nemesis.draw(392, (2, 16)),
     # Seven slots, and a power cut: nobody needed the token that was parked there.

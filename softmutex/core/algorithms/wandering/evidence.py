@@ -53,10 +53,12 @@ VISITS: Final = 32
 SPANS: Final = 16
 RIVALS: Final = 4
 CASES: Final = 8
-RECORDS: Final = 96
+RECORDS: Final = 192  # of all tokens together
 AROUND: Final = 16  # others are asked for what a node knew that is gone
 TRIES: Final = 20
+TRIES_ALONE: Final = 4  # then others are asked as well: half a second
 PRECISE: Final = 12 * SECOND  # so long no answer is good enough that was long on its way
+LATE: Final = 4  # times the usual
 WAIT_LEAST: Final = SECOND // 20
 WAIT_MOST: Final = 4 * SECOND
 AGAIN: Final = 5 * SECOND  # while a hold goes on without its token, others begin theirs
@@ -148,7 +150,7 @@ class OverlapCase:
 
 
 class OverlapEvidence:
-    __slots__ = ("_last", "_quickest", "_serial", "cases", "context", "here", "visits")
+    __slots__ = ("_last", "_serial", "_usual", "cases", "context", "here", "visits")
 
     def __init__(self, here: TokensHere) -> None:
         self.context = here.context
@@ -157,7 +159,7 @@ class OverlapEvidence:
         self.cases: dict[int, OverlapCase] = {}
         self._last = 0
         self._serial = 0  # of the questions
-        self._quickest: Duration = WAIT_LEAST  # answer so far
+        self._usual: Duration = 0  # time that an answer takes; 0: not known yet
 
     # --- what is remembered ------------------------------------------------------------------------------------------
 
@@ -242,6 +244,8 @@ class OverlapEvidence:
             self.met(case.visit, case.better)
             return
         for question in list(case.questions):
+            if question.tries == TRIES_ALONE and question.told is None:  # it may sleep for long
+                self._ask_around(case, question.place, question.rival)
             if question.tries < TRIES and self._is_there(question.place):
                 self._send(question)
             else:
@@ -253,10 +257,9 @@ class OverlapEvidence:
             for question in case.questions:
                 if account.number in question.sent:
                     took = self.context.now - question.sent[account.number]
-                    if took:
-                        self._quickest = min(self._quickest, took)
+                    late = self._is_late(took)
                     asked_for = self.context.now - min(question.sent.values())
-                    if took > 4 * self._quickest and asked_for < PRECISE and question.told is None:
+                    if late and asked_for < PRECISE and question.told is None:
                         return  # it was long on its way, and the spans would be as vague: the timer asks again
                     case.questions.remove(question)
                     if account.place is not None and question.told is None:
@@ -265,6 +268,13 @@ class OverlapEvidence:
                         self._ask_around(case, question.place, question.rival)  # it was sent there, and not taken
                     self._go_on(case)
                     return
+
+    def _is_late(self, took: Duration) -> bool:
+        """Longer on its way than others are: they may vary, and who compares with the quickest one asks most of them
+        again, each time later."""
+        usual = self._usual or min(took, WAIT_LEAST)
+        self._usual = usual + (min(took, LATE * usual) - usual) // 4 if took else usual
+        return took > LATE * usual
 
     # --- one case ----------------------------------------------------------------------------------------------------
 
@@ -319,19 +329,23 @@ class OverlapEvidence:
                 length = min(ended, other_ended) - max(begun, other_begun)
                 error = one.error + two.error
                 if length > error:
-                    length -= max(0, error - 2 * self._quickest)  # an answer was late: at least so long
+                    length -= max(0, error - 2 * self._usual)  # an answer was late: at least so long
                     self._ask(case, one.place, two.place, Together(request, other, length))
                     self._ask(case, two.place, one.place, Together(other, request, length))
 
     def _go_on(self, case: OverlapCase) -> None:
         """Ask further where holds of different tokens may still be found that overlap."""
         if len(case.records) < RECORDS:
+            spans: dict[frozenset[int], tuple[Instant, Instant]] = {}  # of each token, the first and the last
             for record in case.records:
-                others = [other for other in case.records if not other.tokens & record.tokens]
+                first, last = spans.get(record.tokens, (record.came, record.last))
+                spans[record.tokens] = min(first, record.came), max(last, record.last)
+            for record in case.records:
+                others = [span for tokens, span in spans.items() if not tokens & record.tokens]
                 before, after = record.links
-                if before is not None and any(other.came < record.came for other in others):
+                if before is not None and any(first < record.came for first, _ in others):
                     self._ask(case, before, case.visit.place)
-                if after is not None and any(other.last > record.last for other in others):
+                if after is not None and any(last > record.last for _, last in others):
                     self._ask(case, after, case.visit.place)
         if case.questions:
             tries = min(question.tries for question in case.questions)
