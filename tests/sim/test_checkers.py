@@ -62,7 +62,7 @@ def test_a_token_that_dies_with_its_holder_is_seen_to_be_lost():
 
 def test_a_token_that_is_sent_to_a_dead_host_is_lost():
     """It counted as alive until its sender gave up, and who had made another one in its place had made a second one."""
-    cut = Kill(17.0, "waiter", restart_s=None, times=1, silent=True)
+    cut = Kill(13.0, "waiter", restart_s=None, times=1, silent=True)
     result = simulate(Scenario(nodes=5, op_s=10.0, delay_s=0.01, duration_s=100.0, seed=1, faults=(cut,)))
     assert (result.generated, result.lost) == (2, 1)
     assert set(result.tokens_ns) == {0, 1}

@@ -253,7 +253,7 @@ BREAKS = (
     Break(NeverDoubts, "pause-past-lease", "tokens"),
     Break(NobodyLooksForIt, "kill-holder", "requests"),
     Break(ServesTheWithdrawn, "cancellations", "effects"),
-    Break(TakesBackWhatItCommitted, "two-nodes", "tokens"),
+    Break(TakesBackWhatItCommitted, "two-nodes", "order", 6),
     Break(TellsNobody, "blocked-loop", "evidence"),
     Break(UsesWhatItGivesAway, "nothing", "overlap"),
 )

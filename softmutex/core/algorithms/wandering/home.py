@@ -303,7 +303,7 @@ class Home:
         register[node] = request
         self.precedence.asks(node, self.context.now - credit)
         if not self.serve() and (again or self.turn * self._waiting > LAZY or not self.turn):
-            self._queue(node, request, turns)  # else its turn comes sooner than it would ask again
+            self.queue(node, request, self._waiting, turns)  # else its turn comes sooner than it would ask again
 
     @property
     def somebody_waits(self) -> bool:
@@ -313,10 +313,10 @@ class Home:
     def _waiting(self) -> int:
         return len(self.ready) + len(self.late) + sum(len(post.lent) for post in self.posts.values())
 
-    def _queue(self, node: NodeId, request: RequestId, turns: int = 1) -> None:
-        """Its turn comes later."""
+    def queue(self, node: NodeId, request: RequestId, waiting: int, turns: int = 1) -> None:
+        """Its turn comes later, after those of so many."""
         each = max(PATIENCE_EACH, self.turn * 5 // 4)
-        patience = max(PATIENCE, each * self._waiting // self.context.options.slots)
+        patience = max(PATIENCE, each * waiting // self.context.options.slots)
         self.reminders.patient(node, request, patience, turns)
         self.context.post(node, Queued(request, patience))
 
@@ -329,7 +329,7 @@ class Home:
             self.search.start(post.place.slot, "a waiter was fed to the holder and asks again")
         if not is_well or ticket.node in post.unsure:
             self._feed(post, (ticket,))
-        self._queue(ticket.node, ticket.request)
+        self.queue(ticket.node, ticket.request, self._waiting)
 
     def _next(self, count: int, holder: NodeId = NOBODY) -> tuple[Ticket, ...]:
         """First come, first served; the late ones when nobody else waits. Not `holder`, where a node may use several:
@@ -443,6 +443,8 @@ class Home:
         if self.context.options.by_home:
             self.context.post(to, Feed(place.slot, tickets, post.more, STEPS))
         else:  # either it is there, or will come there
+            if self.turn >= SHORT and any(ticket.node == to for ticket in tickets):  # it went on to the next one
+                to = next((node for node in post.lent if node != to and self.context.reaches(node)), to)
             to = self.ahead.last_of(place.hop) or to
             self.context.post(to, Feed(place.slot, tickets, post.more, STEPS, place.hop))
 

@@ -324,7 +324,7 @@ class Wandering(Algorithm):
             self.search.doubt(held)
         needed = bool(self.requests.waiting) and self.here.in_use < context.options.each
         if needed:
-            self.requests.offered()
+            self.requests.offered(offer.early)
         elif self.requests.waiting:
             self.requests.passed_over()
         return needed or not context.options.hints or not (offer.early or token.queue)

@@ -224,11 +224,14 @@ class OwnRequests:
             soon = round(self.context.rng.random() * spread)
             self.context.timer("want", self.context.now + self.context.rto + soon)
 
-    def offered(self) -> None:
-        """An offer is on its way: we are in the token's queue."""
-        if self.asked is not None and self.context.options.hints:
-            self.tries = 0
-            self.context.timer("want", self.context.now + self.context.jitter(PATIENCE))
+    def offered(self, early: bool) -> None:
+        """An offer is on its way: we are in the token's queue. While A runs there, which may take long, that is no news
+        to who was told when to ask again; where there are several tokens, another one may be free sooner."""
+        options = self.context.options
+        if self.asked is None or not options.hints or (early and not self.tries and not options.by_home):
+            return
+        self.tries = 0
+        self.context.timer("want", self.context.now + self.context.jitter(PATIENCE))
 
     def passed_over(self) -> None:
         """A token came for our ticket while this node had as many as it may use."""

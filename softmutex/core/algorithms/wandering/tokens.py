@@ -620,7 +620,11 @@ class TokenHolder:
         held = self.here.by_slot.get(slot)
         if held is not None and held.unanswered:
             for ticket in held.unanswered:
-                if ticket in held.token.queue:
+                if ticket not in held.token.queue:
+                    continue
+                if self.context.home == self.context.me:
+                    self.home.queue(ticket.node, ticket.request, len(held.token.queue))
+                else:
                     self.context.post(ticket.node, Queued(ticket.request, PATIENCE))
             held.unanswered.clear()
 
