@@ -15,7 +15,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
+
+from softmutex.core.tuples import NamedTuple
 
 PREFIX = "softmutex."
 ENDINGS = (".dist-info", ".egg-info")

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from softmutex.core.errors import SoftMutexError
 from softmutex.core.events import Duration, Instant, NodeId, Note
+from softmutex.core.tuples import NamedTuple
 
 
 class Closed(Exception):

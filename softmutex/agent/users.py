@@ -24,9 +24,10 @@ import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from softmutex.core.errors import AcquireTimeout, ConfigError, SoftMutexError
+from softmutex.core.tuples import NamedTuple
 from softmutex.runtime.config import Settings
 
 WORDS_A_SECOND: Final = 2000.0

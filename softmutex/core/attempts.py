@@ -6,9 +6,9 @@ The rules by which these change, and the diagram of the stages, are in `handover
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
 
 from softmutex.core.events import Instant, NodeId, Token
+from softmutex.core.tuples import NamedTuple
 
 
 class Stage(IntEnum):

@@ -22,9 +22,10 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from operator import call
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from softmutex.core.errors import BadFrame
+from softmutex.core.tuples import NamedTuple
 
 Write: TypeAlias = Callable[[Any], bytes]
 Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # (data, where it starts) -> (value, where it ended)

@@ -23,7 +23,9 @@ N4  Each kind of integer says, as `Annotated` metadata, how it travels (`wire.py
 # Here and where other tuples are declared by the dozen there is no `from __future__ import annotations`: a NamedTuple
 # compiles each annotation that is a text, and to start would take two milliseconds more.
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
+
+from softmutex.core.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from softmutex.core.messages import Message

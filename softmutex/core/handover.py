@@ -54,14 +54,13 @@ was accepted by then); `withdraw` before that to choose another. A `Failed` befo
 
 What it remembers and its steps have public names, for two readers: `softmutex.testing.handovers`, by which all states
 are searched, and the versions that are broken on purpose (`tests/handover/broken.py`). An algorithm uses none of them.
-
 To leave: `renounce`, refuse new offers, go on until `idle`, and then answer for a little while: peers may still ask.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar, Final, NamedTuple, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from softmutex.core.at_once import OWED, STANDING, AtOnce
 from softmutex.core.attempts import Outgoing, Promise, Remembered, Settled, Stage
@@ -85,6 +84,7 @@ from softmutex.core.events import (
 )
 from softmutex.core.messages import Accept, Ask, Commit, Done, Message, Offer, Refuse, Void, Withdraw
 from softmutex.core.patience import Patience
+from softmutex.core.tuples import NamedTuple
 
 TIMER: Final = "handover"  # every timer set here is named (TIMER, nonce)
 MAX_HOP: Final = 2**53  # no honest token was ever passed on so often

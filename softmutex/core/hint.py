@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from softmutex.core.events import NodeId
+from softmutex.core.tuples import NamedTuple
 from softmutex.core.wire import HEADER_SIZE, MAGIC, VERSION
 
 _MARK: Final = MAGIC + b"\0"  # a version that no frame ever had

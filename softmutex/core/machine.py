@@ -24,7 +24,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from softmutex.core import options
 from softmutex.core.chance import Rng
@@ -34,6 +34,7 @@ from softmutex.core.handover import Passing
 from softmutex.core.laws import IN_ANY_WEATHER, Law, Weather
 from softmutex.core.messages import Message
 from softmutex.core.timing import Pace, Timing
+from softmutex.core.tuples import NamedTuple
 
 WhenIsolated: TypeAlias = Literal["wait", "proceed", "raise"]
 

@@ -29,9 +29,10 @@ A message has one name, in code, statistics, traces and on these pages: that of 
 """
 
 from enum import IntEnum
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from softmutex.core.events import NOBODY, U64, Count, Duration, NodeId, RequestId, Token
+from softmutex.core.tuples import NamedTuple
 
 Message: TypeAlias = tuple[Any, ...]  # a NamedTuple that has a number: here, or in the `messages` of an algorithm
 Flag: TypeAlias = Annotated[bool, "flag"]

@@ -16,9 +16,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, NamedTuple, Self, get_args, get_type_hints
+from typing import Any, Self, get_args, get_type_hints
 
 from softmutex.core.errors import ConfigError
+from softmutex.core.tuples import NamedTuple
 
 
 def within(default: Any, low: float, high: float = math.inf) -> Any:

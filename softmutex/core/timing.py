@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import Duration, from_seconds, to_seconds
+from softmutex.core.tuples import NamedTuple
 
 
 class Pace(NamedTuple):

@@ -47,12 +47,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from softmutex.core.codec import MISFITS, Read, WireType, Write, explain, record
 from softmutex.core.errors import BadFrame, ConfigError, SoftMutexError
 from softmutex.core.events import NodeId
 from softmutex.core.messages import HANDOVER, OF_ALGORITHMS, OF_NODE, Message, name_of
+from softmutex.core.tuples import NamedTuple
 from softmutex.core.unrolled import BROKEN, unroll
 
 Bytes: TypeAlias = bytes | bytearray | memoryview

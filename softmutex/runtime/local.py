@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from softmutex.core.errors import AcquireTimeout, Isolated, SoftMutexError
 from softmutex.core.events import (
@@ -41,6 +41,7 @@ from softmutex.core.events import (
 )
 from softmutex.core.machine import Algorithm, WhenIsolated
 from softmutex.core.messages import PastHold, Remember
+from softmutex.core.tuples import NamedTuple
 from softmutex.runtime.claim import MutexClaim, Progress, no_longer_alone
 from softmutex.runtime.counting import Durations, MutexCounts, Overlaps
 from softmutex.runtime.terms import Policy, Terms

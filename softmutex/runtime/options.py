@@ -13,9 +13,10 @@ are looked at while the program runs, and a string would have to be evaluated fo
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, NoReturn, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, TypeAlias, TypedDict, get_args
 
 from softmutex.core.errors import ConfigError
+from softmutex.core.tuples import NamedTuple
 from softmutex.urls import without_secrets
 from softmutex.values import (
     adapter,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from softmutex.core.machine import Algorithm
     from softmutex.core.timing import Timing
     from softmutex.ports import Membership, Observer, Transport
+else:  # quoted, each of them would be compiled when this is imported
+    Algorithm = Timing = Membership = Observer = Transport = object
 
 OnOverrun: TypeAlias = Literal["warn", "release", "cancel"] | Callable[..., Any]
 OnLost: TypeAlias = Literal["continue", "cancel"] | Callable[..., Any]
@@ -132,10 +135,10 @@ class MutexOptions(TypedDict, total=False):
         int, Setting(count, 1, "the first token is made only where so many are there, this one included", flag=True)
     ]
     algorithm: Annotated[
-        "str | type[Algorithm]",
+        str | type[Algorithm],
         Setting(adapter, "wandering", "which machine decides; the same for all members", flag=True),
     ]
-    timing: "Timing"
+    timing: Timing
     min_interval: Annotated[
         float | None,
         Setting(duration_or_none_s, None, "a node that held it less than that ago yields to others", flag=True),
@@ -154,11 +157,9 @@ class MutexOptions(TypedDict, total=False):
 
 
 class SharedNodeOptions(TypedDict, total=False):
-    transport: Annotated[
-        "str | Transport", Setting(adapter, None, "how frames travel: a URL or an instance", flag=True)
-    ]
+    transport: Annotated[str | Transport, Setting(adapter, None, "how frames travel: a URL or an instance", flag=True)]
     membership: Annotated[
-        "str | Membership", Setting(adapter, None, "who else is there: a URL or an instance", flag=True)
+        str | Membership, Setting(adapter, None, "who else is there: a URL or an instance", flag=True)
     ]
     key: Annotated[
         bytes | str | PathLike[str],
@@ -193,7 +194,7 @@ class SharedNodeOptions(TypedDict, total=False):
         Setting(names, (), "with require_identity: the members that may end holds here (softmutex evict)"),
     ]
     observers: Annotated[
-        "Sequence[str | Observer]",
+        Sequence[str | Observer],
         Setting(names, None, "who is told what happens; all that are installed where not given"),
     ]
     config: str | PathLike[str]  # the configuration file

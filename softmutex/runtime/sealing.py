@@ -39,12 +39,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from softmutex.core import epochs
 from softmutex.core.errors import BadFrame, ConfigError, NodeClosed
 from softmutex.core.events import NOBODY, Instant, NodeId
 from softmutex.core.messages import Ahead, Bye, Challenge, Hello, Message, Ping, Pong
+from softmutex.core.tuples import NamedTuple
 from softmutex.core.wire import (
     HEADER_SIZE,
     MAX_FRAME,

@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from softmutex import plugins
 from softmutex.core.errors import ConfigError
@@ -23,6 +23,7 @@ from softmutex.core.machine import Algorithm, WhenIsolated
 from softmutex.core.messages import Description, Standing
 from softmutex.core.names import NAME_MAX_BYTES
 from softmutex.core.timing import Timing
+from softmutex.core.tuples import NamedTuple
 from softmutex.runtime.config import Settings
 
 GATE = " (gate)"
@@ -30,6 +31,8 @@ GATE = " (gate)"
 
 @dataclass(frozen=True, slots=True)
 class Terms:
+    """What all members of a mutex must agree on."""
+
     algorithm: str
     slots: int = 1
     timing: Timing = field(default_factory=Timing)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from softmutex.core.events import NOBODY, Instant, NodeId
 from softmutex.core.group.effects import Listed
+from softmutex.core.tuples import NamedTuple
 
 _U64: Final = (1 << 64) - 1
 

@@ -15,7 +15,7 @@ rule that made the first.
     Unwrap, Double, Say, Drop              for the driver itself
 """
 
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from softmutex.core.events import (
     NOBODY,
@@ -30,6 +30,7 @@ from softmutex.core.events import (
     Silenced,
 )
 from softmutex.core.messages import Description, Message
+from softmutex.core.tuples import NamedTuple
 
 
 class Listed(NamedTuple):

@@ -30,12 +30,13 @@ F7  Who only takes part defends no terms. Where nobody that answers uses it, and
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from softmutex.core.events import NOBODY, SECOND, CancelTimer, Instant, NodeId, Received, SetTimer, from_seconds
 from softmutex.core.group.effects import Drop, GiveUp, Mismatch, RefuseMutex, Say, Stalled, Start, TakePart, Tell
 from softmutex.core.group.inquiry import Inquiry
 from softmutex.core.messages import Describe, Description, Message, Standing
+from softmutex.core.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from softmutex.core.group.group import Group

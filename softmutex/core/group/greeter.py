@@ -19,12 +19,13 @@ G2  Candidates are bounded. An address that was only hinted at is forgotten once
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from softmutex.core.chance import Rng
 from softmutex.core.events import NOBODY, SECOND, CancelTimer, Duration, Instant, NodeId, SetTimer, from_seconds
 from softmutex.core.group.effects import Drop, Listed, Mail, Say
 from softmutex.core.messages import Hello
+from softmutex.core.tuples import NamedTuple
 
 GREETING: Final = from_seconds(0.1)  # the gap after the first HELLO; the next ones double
 GREETING_MOST: Final = SECOND

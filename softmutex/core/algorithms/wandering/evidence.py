@@ -29,7 +29,7 @@ A4  At most `VISITS` visits of `SPANS` spans and `RIVALS` rivals are remembered.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.wandering.context import same_token
 from softmutex.core.algorithms.wandering.messages import Account, Place, Recall, Span, Together
@@ -45,6 +45,7 @@ from softmutex.core.events import (
     RequestId,
     Token,
 )
+from softmutex.core.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.tokens import TokensHere

@@ -17,7 +17,7 @@ A4  The register is bounded by `REGISTER`; who does not fit is told nothing, and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from softmutex.core.algorithms.wandering.context import place_of, rank, same_token
 from softmutex.core.algorithms.wandering.messages import (
@@ -44,6 +44,7 @@ from softmutex.core.algorithms.wandering.settings import (
     SLACK,
 )
 from softmutex.core.events import NOBODY, SECOND, Duration, Instant, NodeId, RequestId, Ticket, Token
+from softmutex.core.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.context import Context

@@ -1,10 +1,11 @@
 """What nodes say to one another for the wandering token, beside the hand-over itself: kinds 16 to 26."""
 
 from enum import IntEnum
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from softmutex.core.events import U64, Count, Duration, Instant, NodeId, RequestId, Ticket
 from softmutex.core.messages import Flag, Message
+from softmutex.core.tuples import NamedTuple
 
 
 class Place(NamedTuple):

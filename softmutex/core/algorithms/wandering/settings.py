@@ -1,7 +1,6 @@
 """The switches and the constants of the wandering token, each with the figure that chose it."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: to read options is to compile each annotation that is a text.
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 

@@ -32,7 +32,7 @@ A4  Kept ahead are at most four times as many tickets as a token has room for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from softmutex.core.algorithms.in_common import row_goes_on
 from softmutex.core.algorithms.wandering.context import Context, place_of
@@ -59,6 +59,7 @@ from softmutex.core.events import (
 )
 from softmutex.core.handover import Handover
 from softmutex.core.machine import pick_other
+from softmutex.core.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.evidence import OverlapEvidence, Visit
