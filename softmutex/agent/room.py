@@ -22,7 +22,6 @@ import bisect
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from softmutex import AcquireTimeout, Hold, SoftMutex
@@ -33,19 +32,22 @@ NOBODY = User(-1)  # of a room whose jobs are all one user's
 OnOverrun: TypeAlias = Callable[[Hold], object]
 
 
-@dataclass(order=True, slots=True)
 class WaitingJob:
-    since_s: float
-    number: int
-    granted: asyncio.Future[tuple[Any, Hold]] = field(compare=False)
-    user: User = field(compare=False)
+    def __init__(self, since_s: float, number: int, user: User) -> None:
+        self.since_s = since_s
+        self.number = number
+        self.granted: asyncio.Future[tuple[Any, Hold]] = asyncio.get_running_loop().create_future()
+        self.user = user
+
+    def __lt__(self, other: WaitingJob) -> bool:
+        return (self.since_s, self.number) < (other.since_s, other.number)
 
 
-@dataclass(slots=True)
 class KeptHold:
-    left_s: float  # when its job gave up; since 1970, as `since_s`
-    timer: asyncio.TimerHandle
-    user: User
+    def __init__(self, left_s: float, timer: asyncio.TimerHandle, user: User) -> None:
+        self.left_s = left_s  # when its job gave up; since 1970, as `since_s`
+        self.timer = timer
+        self.user = user
 
 
 class Room:
@@ -76,7 +78,7 @@ class Room:
         user: User = NOBODY,
     ) -> AsyncIterator[Hold]:
         """`AcquireTimeout`, and what a claim ends with: `Isolated`, `NodeClosed`."""
-        waiter = WaitingJob(min(since_s, now_s), next(self._numbers), asyncio.get_running_loop().create_future(), user)
+        waiter = WaitingJob(min(since_s, now_s), next(self._numbers), user)
         self._come_back(waiter)
         bisect.insort(self._waiting, waiter)
         self._settle()

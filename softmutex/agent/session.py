@@ -21,7 +21,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from softmutex import AcquireTimeout, ConfigError, Hold, Isolated, Node, NodeClosed, SoftMutex, SoftMutexError
 from softmutex.agent.groups import kill_group, outlast_group
@@ -30,6 +30,7 @@ from softmutex.agent.room import NOBODY, OnOverrun, Rooms
 from softmutex.agent.traced import below, is_of_one_trace
 from softmutex.agent.users import User
 from softmutex.core.events import from_seconds
+from softmutex.core.tuples import NamedTuple
 from softmutex.runtime.whom import purpose_of, purpose_of_job
 from softmutex.saying import logger
 
@@ -55,6 +56,20 @@ class JobWish(NamedTuple):
 
 async def no_more_to_do() -> None:
     """The node is there already."""
+
+
+async def received(link: socket.socket, most: int) -> bytes:
+    """As `loop.sock_recv`, which first looks whether that is a socket of TLS, and loads all of `ssl` in order to."""
+    loop, is_there = asyncio.get_running_loop(), asyncio.Event()
+    while True:
+        with suppress(BlockingIOError):
+            return link.recv(most)
+        is_there.clear()
+        loop.add_reader(link, is_there.set)
+        try:
+            await is_there.wait()
+        finally:
+            loop.remove_reader(link)
 
 
 class JobSession:
@@ -141,10 +156,9 @@ class JobSession:
                 self._say("progress", why=words)
 
     async def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                chunk = await loop.sock_recv(self._link, self._user.reads_most)
+                chunk = await received(self._link, self._user.reads_most)
                 messages = self._lines.feed(chunk)
             except (OSError, NotALink):
                 chunk, messages = b"", []

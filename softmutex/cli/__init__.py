@@ -29,8 +29,10 @@ except KeyboardInterrupt:  # before `main` is there to say so
 
 USAGE, DATA, INTERRUPTED, BROKEN_PIPE = 64, 65, 130, 141
 
-SELDOM = 20_000  # what is imported is no garbage: to look for some each 700 objects takes a tenth of a start
+SELDOM = 50_000  # what is imported is no garbage: to look for some each 700 objects takes a tenth of a start
 
+# Its words stay English: `_nearest` reads them, and to look for others is to import `locale`.
+argparse._ = str  # type: ignore[attr-defined]
 # Argparse makes one for each flag; without a width that imports `shutil`, and with it what unpacks archives.
 OF_A_WIDTH = partial(argparse.HelpFormatter, width=80)
 

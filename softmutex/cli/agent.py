@@ -22,7 +22,7 @@ from softmutex.runtime.config import Settings
 LEAVE_MARGIN_S = 3.0
 
 
-def serve(link: socket.socket, wish: JobWish, settings: Settings, log_level: int) -> None:
+def serve(link: socket.socket, wish: JobWish, settings: Settings, log_level: str) -> None:
     to_stderr = logging.StreamHandler()
     to_stderr.setFormatter(PrintableLines("softmutex: %(message)s"))
     logging.basicConfig(handlers=[to_stderr], level=log_level)

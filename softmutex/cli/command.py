@@ -99,7 +99,7 @@ def death_signal_setter() -> Callable[[], object]:
     """What a child calls in order to be killed when its parent dies. Only Linux has that."""
     if not sys.platform.startswith("linux"):
         return lambda: None
-    import ctypes  # slow to import: while the agent is at work, this costs nothing
+    import ctypes  # slow to import: it is called while the agent is at work, and costs nothing then
 
     prctl = ctypes.CDLL(None).prctl
     return lambda: prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -105,15 +105,15 @@ def main(arguments: argparse.Namespace) -> int:
         return max(0.001, give_up_at - time.monotonic()) if timeout_s else timeout_s
 
     def serve(link: supervise.Socket) -> None:
-        import logging  # after the fork: the front itself needs none of it
+        from softmutex.cli.lazily import load_on_use  # after the fork: the front itself needs none of it
 
+        load_on_use()
         from softmutex.agent.session import JobWish
         from softmutex.cli import agent
 
-        log_level = logging.ERROR if arguments.quiet else logging.INFO if arguments.verbose else logging.WARNING
         trace = traced.of_environment(os.environ)
         wish = JobWish(name, keywords, left_s(), timeout_s, on_overrun, trace, purpose=purpose, progress=progress)
-        agent.serve(link, wish, node, log_level)
+        agent.serve(link, wish, node, "ERROR" if arguments.quiet else "INFO" if arguments.verbose else "WARNING")
 
     told: dict[str, Exception] = {}  # it is called again and again, after an agent that was killed
 

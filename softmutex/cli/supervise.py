@@ -35,12 +35,13 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from enum import Enum, auto
 from types import FrameType
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from softmutex.agent.groups import KILL_PATIENCE_S, LOOK_EVERY_S, SWEEP_EVERY_S, is_gone, is_out_of_reach, out_of_reach
 from softmutex.agent.link import NOT_STARTED, Lines, Message, pack
 from softmutex.cli import command
 from softmutex.cli.terminal import STOPS, Terminal, stop_our_job
+from softmutex.core.tuples import NamedTuple
 
 Socket: TypeAlias = socket.socket
 
@@ -159,12 +160,13 @@ class Front:
         self._end_at = self._kill_at = self._give_up_at = self._call_at = self._alone_at = float("inf")
         self._selector = selectors.DefaultSelector()
         self._bell, self._rings = socket.socketpair()
-        self._end_with_us = command.death_signal_setter()
+        self._end_with_us: Callable[[], object] = lambda: None
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     def attend(self) -> CommandOutcome:
         self._listen()
+        self._end_with_us = command.death_signal_setter()
         while self._state is not State.LEAVING or (self._link and not self._insisted):
             for key, _ in self._selector.select(self._wait_s()):
                 if key.fileobj is self._bell:

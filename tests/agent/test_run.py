@@ -254,8 +254,8 @@ def test_the_front_imports_no_event_loop(agent: Agent, environ: dict[str, str]):
         "import sys\nfrom softmutex.cli import main\n"
         "assert main(['run', '-n', 'x', '--', 'true']) == 0\n"
         "print(*[name for name in ('asyncio', 'aiohttp', 'logging', 'cryptography', 'opentelemetry', 'ssl', 'inspect',"
-        " 'dataclasses', 'difflib', 'email', 'importlib.metadata', 'tomllib', 'uuid', 'ctypes.util', 'shutil')"
-        " if name in sys.modules])"
+        " 'dataclasses', 'difflib', 'email', 'importlib.metadata', 'tomllib', 'uuid', 'ctypes.util', 'shutil',"
+        " 'locale') if name in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
     assert (ran.stdout.split(), ran.stderr) == ([], "")

@@ -399,13 +399,15 @@ def test_settings_come_from_the_environment_and_the_file_too(start: Start, envir
 def test_who_meets_nobody_imports_only_what_it_needs(environ: dict[str, str], tmp_path: Path):
     """In the process of the node, which is forked: its modules are written down before it ends."""
     code = (
-        "import os, sys\n"
-        "from softmutex.cli import agent, main\n"
-        "serve = agent.serve\n"
-        "def written(*arguments):\n"
-        "    serve(*arguments)\n"
-        "    open(sys.argv[1], 'w').write(' '.join(sys.modules))\n"
-        "agent.serve = written\n"
+        "import sys\n"
+        "from softmutex.cli import main, supervise\n"
+        "be_agent = supervise.be_agent\n"
+        "def written(link, serve, mask):\n"
+        "    def both(link):\n"
+        "        serve(link)\n"
+        "        open(sys.argv[1], 'w').write(' '.join(sys.modules))\n"
+        "    be_agent(link, both, mask)\n"
+        "supervise.be_agent = written\n"
         "sys.exit(main(['run', '-n', 'x', '--no-agent', '--', 'true']))\n"
     )
     said = tmp_path / "modules"
@@ -415,4 +417,36 @@ def test_who_meets_nobody_imports_only_what_it_needs(environ: dict[str, str], tm
     assert "softmutex.core.algorithms.wandering.machine" in modules, "that was the node's process"
     heavy = "cryptography aiohttp opentelemetry email difflib importlib.metadata tomllib uuid zipfile softmutex.seen"
     heavy += " shutil stringprep concurrent.futures.thread softmutex.runtime.statistics"
+    heavy += " _ssl ast dis token"  # of `ssl`, `inspect` and `tokenize`, which asyncio imports: there, and not loaded
     assert not modules & set(heavy.split())
+
+
+COUNTS_WHAT_IS_COMPILED = """
+import sys
+from_texts = set()
+def hook(event, arguments):
+    if event == "compile" and (frame := sys._getframe(1)).f_code.co_name in ("namedtuple", "__init__"):
+        while frame and not frame.f_globals.get("__name__", "").startswith("softmutex"):
+            frame = None if frame.f_code.co_filename.startswith("<frozen importlib") else frame.f_back
+        if frame and frame.f_globals["__name__"] != "softmutex.core.tuples":  # of twelve fields and more
+            from_texts.add(f"{frame.f_globals['__name__']}:{frame.f_lineno}")
+sys.addaudithook(hook)
+from softmutex.cli import main, supervise
+be_agent = supervise.be_agent
+def written(link, serve, mask):
+    def both(link):
+        serve(link)
+        open(sys.argv[1], "w").write(" ".join(from_texts))
+    be_agent(link, both, mask)
+supervise.be_agent = written
+sys.exit(main(["run", "-n", "x", "--no-agent", "--", "true"]))
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="softmutex.core.tuples is that of typing there")
+def test_no_tuple_with_names_and_no_annotation_is_compiled_from_text(environ: dict[str, str], tmp_path: Path):
+    """`typing.NamedTuple` compiles a constructor, and each annotation that is a text; ours does not."""
+    said = tmp_path / "compiled"
+    command = [sys.executable, "-c", COUNTS_WHAT_IS_COMPILED, str(said)]
+    subprocess.run(command, env=environ, timeout=100, check=True, capture_output=True)
+    assert said.read_text() == ""
