@@ -71,7 +71,7 @@ async def costs(quick: bool) -> list[Report]:
 
 
 async def starts(quick: bool) -> list[Report]:
-    return [footprint.measure_start(3 if quick else 15)]
+    return [footprint.measure_start(3 if quick else 50)]
 
 
 async def crowds(quick: bool) -> list[Report]:
@@ -83,7 +83,7 @@ PARTS: dict[str, tuple[str, Callable[[bool], Coroutine[Any, Any, list[Report]]]]
     "parked": ("taking a free mutex again whose token is here", parked),
     "contended": ("clients that want one mutex, beside PostgreSQL and Redis; the worst of them", contention),
     "footprint": ("memory and processor of nodes that do little", costs),
-    "start": ("import, and what `softmutex run` adds to a command, beside flock", starts),
+    "start": ("import, and what `softmutex run` takes beyond Python's own start, beside flock", starts),
     "recovery": ("after processes die, stop or are cut off: until the next one is in", recovery.measure_recovery),
     "crowd": ("many nodes at once, each gets its turn", crowds),
 }

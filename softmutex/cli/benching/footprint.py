@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from softmutex.cli.benching.rounds import InterleavedRounds
 from softmutex.cli.benching.workers import Line, cpu_s, in_processes, resident_kib
 
 TRANSPORT, MEMBERSHIP = "udp://127.0.0.1:0", "local://softmutex-bench-footprint"
@@ -62,28 +62,51 @@ async def take_part(task: dict[str, Any], ready: Line) -> dict[str, Any]:
 
 
 def measure_start(times: int) -> dict[str, Any]:
-    """Whole processes, the median of `times`, taken in turn so that a busy moment hits all of them."""
+    """Whole processes, the median of `times`, taken in turn so that a busy moment hits all of them. `..._cpu_s`: of the
+    processor, also of their children; on a busy machine the better figure."""
     python = sys.executable
     softmutex = shutil.which("softmutex") or str(Path(python).with_name("softmutex"))
+    job = ["-n", "bench-run", "--membership", "local://softmutex-bench-run"]
     with tempfile.TemporaryDirectory(prefix="softmutex-bench-") as home:
+        environ = {**os.environ, "SOFTMUTEX_AGENT": f"{home}/agent.sock"}
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled
         commands = {
             "python": [python, "-c", "pass"],
             "import": [python, "-c", "import softmutex"],
-            "true": ["true"],
             "flock": ["flock", f"{home}/lock", "true"],
-            "run": [softmutex, "run", "-n", "bench-run", "--membership", "local://softmutex-bench-run", "--", "true"],
+            "alone": [softmutex, "run", *job, "--no-agent", "--", "true"],
+            "agent": [softmutex, "run", *job, "--", "true"],
         }
-        took = InterleavedRounds.run({name: partial(took_s, command) for name, command in commands.items()}, times)
-    median = {name: took.median(name) for name in commands}
+        agent = subprocess.Popen([softmutex, "agent", *job[2:]], env=environ, stdin=subprocess.DEVNULL)
+        try:
+            while agent.poll() is None and not os.path.exists(environ["SOFTMUTEX_AGENT"]):
+                time.sleep(0.01)
+            took = [{name: took_s(each, environ) for name, each in commands.items()} for _ in range(times)]
+        finally:
+            agent.terminate()
+            agent.wait()
+
+    def beyond_s(name: str, beside: str = "python", of: int = 0) -> float:
+        return statistics.median(each[name][of] - each[beside][of] for each in took)
+
     return {
-        "import_s": median["import"] - median["python"],
-        "python_s": median["python"],
-        "run_adds_s": median["run"] - median["true"],
-        "flock_adds_s": median["flock"] - median["true"],
+        "python_s": statistics.median(each["python"][0] for each in took),
+        "import_s": beyond_s("import"),
+        "flock_s": statistics.median(each["flock"][0] for each in took),
+        "run_beyond_python_s": beyond_s("alone"),
+        "run_by_agent_beyond_python_s": beyond_s("agent"),
+        "run_beyond_python_cpu_s": beyond_s("alone", of=1),
+        "run_by_agent_beyond_python_cpu_s": beyond_s("agent", of=1),
     }
 
 
-def took_s(command: list[str]) -> float:
+def took_s(command: list[str], environ: dict[str, str]) -> tuple[float, float]:
+    """By the clock, and of the processor."""
     began = time.perf_counter()
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    return time.perf_counter() - began
+    process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    took = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return took, used.ru_utime + used.ru_stime
