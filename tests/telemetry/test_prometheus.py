@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -53,9 +54,11 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 
 def value(prometheus: Prometheus, query: str) -> float:
-    """By the last scrape of each that came in time: after one that did not, Prometheus takes what it knew for stale."""
+    """By the last scrape of each that came in time: after one that did not, Prometheus takes what it knew for stale.
+    Not a number where nothing is known yet: the name of a metric is, a moment before its value."""
     query = re.sub(r"(?<!by \()softmutex_\w+(?:{[^}]*})?(?=\))", r"last_over_time(\g<0>[1h])", query)
-    return float(prometheus.ask("query", query=query)["result"][0]["value"][1])
+    found = prometheus.ask("query", query=query)["result"]
+    return float(found[0]["value"][1]) if found else math.nan
 
 
 def names_in(query: str) -> set[str]:
