@@ -25,10 +25,14 @@ class WorkerFailed(RuntimeError):
     pass
 
 
-async def in_processes(work: str, tasks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`work` is `module:coroutine function`, run once for each of `tasks`, all at the same time."""
+async def in_processes(
+    work: str, tasks: Sequence[dict[str, Any]], prefixes: Sequence[Sequence[str]] = ()
+) -> list[dict[str, Any]]:
+    """`work` is `module:coroutine function`, run once for each of `tasks`, all at the same time. `prefixes`: what each
+    command is preceded by."""
     workers = [
         await asyncio.create_subprocess_exec(
+            *prefix,
             sys.executable,
             "-m",
             "softmutex.cli.benching.workers",
@@ -37,7 +41,7 @@ async def in_processes(work: str, tasks: Sequence[dict[str, Any]]) -> list[dict[
             stdout=asyncio.subprocess.PIPE,
             limit=2**26,
         )
-        for _ in tasks
+        for prefix in prefixes or [()] * len(tasks)
     ]
     try:
         async with asyncio.timeout(PATIENCE_S):
