@@ -251,8 +251,6 @@ STORIES = {
     "what is on its way to the next one is not parked": nemesis.draw(40008, (2, 16)),
     # The law's own: the only node that a newcomer knew had left, and nobody knew it yet. It has to begin some time.
     "who can neither ask nor be told makes a token": nemesis.draw(245, (2, 16)).but(duration_s=45.0, settle_s=60.0),
-    # Whoever reminded it knew of an earlier request of its only, and it took no notice.
-    "a reminder of an earlier request is one": nemesis.draw(6099, (2, 16)).but(delay_s=0.96 * 0.0178),
 }
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from softmutex.core.algorithms.wandering.messages import Probe, Want
+from softmutex.core.algorithms.wandering.messages import Probe, Queued, Want
 from softmutex.core.algorithms.wandering.settings import PATIENCE
-from softmutex.core.events import Received, Released, Requested, Send
+from softmutex.core.events import SECOND, Received, Released, Requested, Send
 from softmutex.core.messages import Commit
 from tests.wandering.stage import Stage
 
@@ -42,6 +42,23 @@ def test_who_is_not_answered_asks_again_no_later_than_who_was_told_to_wait():
     for _ in range(60):
         stage.run(1)
         assert stage.timers[9, "want"] <= stage.now + 5 * PATIENCE // 4
+
+
+@pytest.mark.parametrize("said", [1, 2])
+def test_who_was_told_to_be_patient_asks_at_once_where_it_is_said_that_a_token_is_idle(said: int):
+    """Also by who knows of its last request only: it had waited for all of its patience, minutes, beside that token."""
+    stage = Stage(nodes=3)
+    stage.request(3)
+    stage.run(1)
+    stage.release(3)
+    stage.request(1)
+    stage.run(1)
+    stage.request(3, 2)
+    stage.run(0.1)
+    stage.tell(3, Received(2, Queued(2, 900 * SECOND)))
+    assert stage.timers[3, "want"] > stage.now + 600 * SECOND
+    stage.tell(3, Received(2, Queued(said, 0)))
+    assert stage.timers[3, "want"] <= stage.now + SECOND
 
 
 def test_a_token_that_comes_after_it_was_given_up_is_looked_into_before_it_is_used():
