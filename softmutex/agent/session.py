@@ -107,6 +107,7 @@ class JobSession:
         self._killed = False  # the job went without a word
         self._group = 0
         self._hold: Hold | None = None
+        self._overran: Hold | None = None  # before its command ran
 
     async def attend(self) -> None:
         self._link.setblocking(False)
@@ -302,6 +303,8 @@ class JobSession:
             trace = hold._trace()
             trace = trace if is_of_one_trace(trace, self._wish.trace) else {}  # the claim was another job's once
             self._say("go", **{**described(hold), "waited": time.monotonic() - self._began_at, "trace": trace})
+            if self._overran is hold:
+                self._on_overrun(hold)
             await self._watch_over(hold)
             self._hold = None
             if self._killed and self._group:
@@ -324,6 +327,9 @@ class JobSession:
             await asyncio.gather(over, lost, return_exceptions=True)
 
     def _on_overrun(self, hold: Hold) -> None:
+        if self._hold is not hold:  # its command does not run yet, and nobody would listen
+            self._overran = hold
+            return
         why = f"{hold.name} is held for longer than --max-hold allows"
         self._say("overrun", why=why, end=self._wish.on_overrun == "cancel")
 

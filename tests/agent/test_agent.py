@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,17 @@ def test_a_job_may_not_have_the_agent_kill_itself(agent: Agent, environ: dict[st
     with SoftMutex("x", timeout=PATIENCE_S):
         pass
     assert agent.process.poll() is None
+
+
+def test_a_job_is_told_that_it_overruns_when_its_command_runs_and_not_before(agent: Agent, environ: dict[str, str]):
+    """Told before, it took no notice: on a busy machine the command was never ended."""
+    with dial(environ["SOFTMUTEX_AGENT"]) as link:
+        link.sendall(pack("want", name="x", options={"max_hold": 0.01}, on_overrun="cancel"))
+        while (message := read_one(link))["is"] != "granted":
+            pass
+        time.sleep(0.3)
+        link.sendall(pack("take", turn=message["turn"]))
+        assert [read_one(link)["is"] for _ in range(2)] == ["go", "overrun"]
 
 
 # --- where it listens ------------------------------------------------------------------------------------------------
