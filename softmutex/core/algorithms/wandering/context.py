@@ -11,9 +11,6 @@ from softmutex.core.algorithms.in_common import least_interval
 from softmutex.core.algorithms.wandering.messages import Bequest, Place, Urge, Want
 from softmutex.core.algorithms.wandering.settings import (
     FIRST_EPOCH,
-    FRESH,
-    FRESH_MOST,
-    FRESH_WAYS,
     RTO_FIRST,
     RTO_LEAST,
     RTO_MOST,
@@ -352,15 +349,6 @@ class Context(Outbox):
             self.way += (took // 2 - self.way) // 2 if self.way else took // 2
         elif not self.way and took < 6 * self.rto:
             self.way = took // 2
-
-    @property
-    def fresh(self) -> Duration:
-        """Who spoke less than this ago is there: where each wants one token, each speaks once a round of turns."""
-        return FRESH if self.options.by_home else min(max(FRESH, FRESH_WAYS * self.way), FRESH_MOST)
-
-    def is_there(self, node: NodeId) -> bool:
-        heard = self.heard.get(node)
-        return self.options.early and heard is not None and self.now - heard < self.fresh
 
     def random_others(self, count: int) -> list[NodeId]:
         """Different members, not this one; fewer when there are not so many, or luck has it."""

@@ -591,11 +591,10 @@ class TokenHolder:
         ticket = queue[0]
         if ticket.node == self.context.me:
             return
-        if self.context.is_there(ticket.node) and held.plain != ticket.node:
+        if self.is_there(ticket.node, FRESH // 2) and held.plain != ticket.node:
             if not held.invite_set:
                 held.invite_set = True
-                until = self.context.heard[ticket.node] + self.context.fresh
-                self.context.timer(("invite", held.token.slot), until)
+                self.context.timer(("invite", held.token.slot), self.context.now + FRESH // 2)
             return
         held.invited, held.invited_at = ticket.node, self.context.now
         self.handover.offer_early(held.token, ticket.node, self.context.now, self.context.out)
@@ -606,6 +605,9 @@ class TokenHolder:
             held.invite_set = False
             if held.using is not None:
                 self.invite(held)
+
+    def is_there(self, node: NodeId, span: Duration) -> bool:
+        return self.context.options.early and self.context.now - self.context.heard.get(node, 0) < span
 
     def uninvite(self, held: HeldToken) -> None:
         if held.invited != NOBODY:
@@ -645,7 +647,7 @@ class TokenHolder:
         if held.invited not in (NOBODY, to):
             self.uninvite(held)
         self.watch.ended(held)
-        at_once = request > 0 and to not in (held.invited, held.plain) and context.is_there(to)
+        at_once = request > 0 and to not in (held.invited, held.plain) and self.is_there(to, FRESH)
         asked = held.invited == to and context.now - held.invited_at >= 2 * context.way
         ways = 1 if at_once or asked else 3
         unseen = self.watch.unseen(held, ways * context.way)
