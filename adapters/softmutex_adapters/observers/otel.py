@@ -79,17 +79,17 @@ class OpenTelemetry:
         return spans.follows()
 
     def read(self, diary: Diary, lately: Lately) -> None:
-        _, meters = self._awake or self._wake()
-        meters.read(diary, lately)
+        self._wake()[1].read(diary, lately)
 
     def baggage(self, observation: Observation) -> bytes:
-        spans, _ = self._awake or self._wake()
-        return spans.baggage(observation)
+        return self._wake()[0].baggage(observation)
 
     def trace_of(self, observation: Observation) -> Mapping[str, str]:
         return self._wake()[0].trace_of(observation)
 
     def _wake(self) -> tuple[Spans, Meters]:
+        if self._awake is not None:
+            return self._awake
         with self._waking:
             if self._awake is None:
                 from softmutex_adapters.observers.meters import Meters
