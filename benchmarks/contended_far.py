@@ -13,21 +13,17 @@ import json
 import secrets
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from softmutex import Node  # noqa: E402 from the source tree
-from softmutex.cli.benching import contended  # noqa: E402
-from softmutex.cli.benching.workers import Line, in_processes  # noqa: E402
+from softmutex.cli.benching import contended  # noqa: E402 from the source tree
+from softmutex.cli.benching.workers import in_processes  # noqa: E402
 from tests.faults.far import FarHosts, address  # noqa: E402
 
 PORT = 9431
-PATIENCE_S = 60.0
 SHOWN = (
     ("handovers_per_second", "{:>8.1f}"),
     ("of_the_possible", "{:>8.1%}"),
@@ -40,43 +36,28 @@ SHOWN = (
 )
 
 
-@asynccontextmanager
-async def far_doors(
-    task: dict[str, Any],
-) -> AsyncIterator[Callable[[], Callable[[], AbstractAsyncContextManager[object]]]]:
-    settings = {"transport": task["transport"], "membership": task["membership"], "key": Path(task["key"])}
-    async with Node(**settings, name=task["transport"]) as node:
-        async with asyncio.timeout(PATIENCE_S):
-            while len(node.peers()) + 1 < task["nodes"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        mutex = node.mutex(task["name"])
-        yield lambda: mutex.hold
-
-
-async def work(task: dict[str, Any], ready: Line) -> dict[str, Any]:
-    contended.BACKENDS["far"] = far_doors
-    return await contended.work(task, ready)
-
-
 async def measure(hosts: int, delay_s: float, hold_s: float, duration_s: float, key: str) -> dict[str, Any]:
     with FarHosts(hosts, delay_s) as far:
         everybody = ",".join(f"{address(host)}:{PORT}" for host in far.hosts)
         tasks = [
             {
-                "backend": "far",
+                "backend": "softmutex",
                 "name": "far",
+                "is_shared": False,
                 "clients": 1,
                 "nodes": hosts,
                 "hold_s": hold_s,
                 "duration_s": duration_s,
-                "transport": f"udp://{address(host)}:{PORT}",
-                "membership": f"static://{everybody}",
-                "key": key,
+                "node": {
+                    "transport": f"udp://{address(host)}:{PORT}",
+                    "membership": f"static://{everybody}",
+                    "key": key,
+                },
             }
             for host in far.hosts
         ]
         prefixes = [far.prefix(host) for host in far.hosts]
-        answers = await in_processes("benchmarks.contended_far:work", tasks, prefixes)
+        answers = await in_processes(f"{contended.__name__}:work", tasks, prefixes)
         cpu_s = sum(answer["cpu_s"] for answer in answers)
         found = contended.summary(answers, hosts, cpu_s, far.packets)
     found["of_the_possible"] = found["handovers_per_second"] * (delay_s + hold_s)

@@ -41,9 +41,7 @@ class FarHosts:
         self._delay_s = delay_s
         self._name = f"sf{secrets.token_hex(3)}"
         self._tuns: dict[int, int] = {}
-        self._under_way: deque[tuple[float, int, bytes]] = (
-            deque()
-        )  # all take equally long: the first in is the first out
+        self._under_way: deque[tuple[float, int, bytes]] = deque()  # all take as long: the first in is the first out
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="far", daemon=True)
 

@@ -56,6 +56,7 @@ async def measure(
             "name": f"{NAME}-{clients}",
             "nodes": processes if shape is Shape.SHARED else clients,
             "is_shared": shape is Shape.SHARED,
+            "node": {"transport": "udp://127.0.0.1:0", "membership": f"local://{NAME}-{clients}"},
         }
         shares = [clients // processes + (i < clients % processes) for i in range(processes)]
         cpu, packets = servers.cpu_of_tree_s(server) if server else 0.0, loopback_packets()
@@ -147,7 +148,7 @@ async def softmutex_doors(task: dict[str, Any]) -> AsyncIterator[Callable[[], En
 
     async with AsyncExitStack() as stack:
         nodes = [
-            await stack.enter_async_context(Node(transport="udp://127.0.0.1:0", membership=f"local://{task['name']}"))
+            await stack.enter_async_context(Node(**task["node"]))
             for _ in range(1 if task["is_shared"] else task["clients"])
         ]
         async with asyncio.timeout(PATIENCE_S):
