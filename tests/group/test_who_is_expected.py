@@ -76,12 +76,18 @@ def hellos(village: Village, address: str) -> list[Instant]:
     return found
 
 
-def test_a_new_address_is_greeted_ever_more_rarely_but_about_once_a_second_until_enough_was_tried():
+def who_greets_a_silent_one() -> tuple[Village, House, list[Instant]]:
+    """It is listed as `h2`; when it is greeted."""
     village = Village()
     village.silent_hosts = {"h2"}
     a = village.house(1)
     greeted = hellos(village, "h2")
     a.listed(Listed("h2"), may_be_late=False)
+    return village, a, greeted
+
+
+def test_a_new_address_is_greeted_ever_more_rarely_but_about_once_a_second_until_enough_was_tried():
+    village, a, greeted = who_greets_a_silent_one()
     village.until(lambda: a.group.is_settled, within_s=5.001)
     gaps = [(later - earlier) / SECOND for earlier, later in pairwise(greeted)]
     assert village.now >= START + 5 * SECOND
@@ -91,11 +97,7 @@ def test_a_new_address_is_greeted_ever_more_rarely_but_about_once_a_second_until
 
 
 def test_nobody_is_there_where_two_greetings_were_refused_and_not_one_that_was_twice():
-    village = Village()
-    village.silent_hosts = {"h2"}
-    a = village.house(1)
-    greeted = hellos(village, "h2")
-    a.listed(Listed("h2"), may_be_late=False)
+    village, a, greeted = who_greets_a_silent_one()
     for _ in range(3):  # late, or forged
         a.do(a.group.refused, "h2", village.now)
     assert len(greeted) == 1 and not a.group.is_settled
@@ -106,11 +108,7 @@ def test_nobody_is_there_where_two_greetings_were_refused_and_not_one_that_was_t
 
 
 def test_of_two_refusals_with_silence_between_them_the_first_one_counts_no_more():
-    village = Village()
-    village.silent_hosts = {"h2"}
-    a = village.house(1)
-    greeted = hellos(village, "h2")
-    a.listed(Listed("h2"), may_be_late=False)
+    village, a, greeted = who_greets_a_silent_one()
     for number in (1, 2, 3, 4):
         if number % 2:
             a.do(a.group.refused, "h2", village.now)
