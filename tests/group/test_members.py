@@ -283,6 +283,28 @@ def test_whom_a_list_dropped_for_a_while_is_back_once_it_has_proved_itself():
     village.until(lambda: a.group.members == [1, 2], within_s=2)
 
 
+@pytest.mark.parametrize("how", ["a greeting", "a frame", "a member that moves"])
+@pytest.mark.parametrize("is_suspected", [False, True])
+def test_who_lost_its_address_to_another_life_is_gone(how: str, is_suspected: bool):
+    """What a life that was set back had said while it was pinged made its ghost a member for ever."""
+    village = Village()
+    a, b, c = village.neighbours(3)
+    village.run(1)
+    village.kill(b)
+    if is_suspected:
+        a.suspect(b)
+        a.do(a.group.heard, b.id, b.address, village.now)
+        village.run(0.001)
+    new = c if how == "a member that moves" else village.house(4711, b.address)
+    village.houses[b.address], new.address = new, b.address
+    if how == "a greeting":
+        new.listed(a)
+    else:
+        a.do(a.group.heard, new.id, b.address, village.now)
+    village.until(lambda: b.id not in a.group.members, within_s=3)
+    assert new.id in a.group.members
+
+
 @pytest.mark.parametrize("seconds", [0.5, 30.0])
 def test_an_operator_can_say_that_a_silent_one_is_gone_and_never_that_of_one_that_speaks(seconds: float):
     village = Village()

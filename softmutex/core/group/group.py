@@ -189,6 +189,7 @@ class Group:
             return self._newcomer(sender, source, now)
         peer.heard_at = now
         if peer.address != source:
+            self.suspicion.displaced(self.company.at(source), sender, now)
             left = self._shown.get(self.company.move(peer, source))
             if left is not None and left.id != sender:  # its frames came by another's place: who is really there?
                 self._greet(left, now, at_leisure=True)
@@ -220,6 +221,7 @@ class Group:
         if objection:
             self._object(id, source, objection, now)
             return False
+        self.suspicion.displaced(self.company.at(source), id, now)
         self._admit([Listed(source, id)], now)
         if id in self.peers:
             self.peers[id].heard_at = now
@@ -475,9 +477,7 @@ class Group:
         if id in self._parted and now >= self._parted[id]:
             del self._parted[id]  # P6
         listed = greeted or self.greeter.listed_at(source)
-        before = self.company.at(source)
-        if before is not None and before.id != id:
-            self.suspect(before.id, now)
+        self.suspicion.displaced(self.company.at(source), id, now)
         if self.heard(id, source, now) and id in self.peers:
             peer = self.peers[id]
             if listed is not None:

@@ -26,6 +26,7 @@ from typing import Final, Protocol
 
 from softmutex.core.chance import Rng
 from softmutex.core.events import SECOND, CancelTimer, Duration, Instant, NodeId, SetTimer, from_seconds
+from softmutex.core.group.company import KnownPeer
 from softmutex.core.patience import Patience
 
 PING: Final = from_seconds(0.2)  # the first gap; the next ones double
@@ -122,6 +123,13 @@ class Suspicion:
             self._begin(node, now)
         else:
             self._put_off[node] = None
+
+    def displaced(self, before: KnownPeer | None, by: NodeId, now: Instant) -> None:
+        """Another life speaks from its address: what it said until now does not show that it lives."""
+        if before is not None and before.id != by:
+            if (doubt := self._doubts.get(before.id)) is not None:
+                doubt.is_heard = False
+            self.suspect(before.id, now)
 
     def heard(self, node: NodeId, now: Instant) -> None:
         """Any frame of it came. While it is pinged that only saves it from being taken for silent: its frames may
