@@ -50,6 +50,7 @@ class NodeLives:
     def __init__(self, node: RunningNode) -> None:
         self._node = node
         self._told: dict[NodeId, Quota] = {}
+        self._is_ending = False
         self._is_joining = False
 
     # --- signs ------------------------------------------------------------------------------------------------------
@@ -57,7 +58,9 @@ class NodeLives:
     def told(self, sender: NodeId, ahead: Ahead) -> None:
         """A member says that it has opened frames of this life up to that counter."""
         node = self._node
-        if sender not in node.driver.peers or not node.seal.sealed or ahead.counter < node.seal.sealed:
+        if self._is_ending or sender not in node.driver.peers:
+            return
+        if not node.seal.sealed or ahead.counter < node.seal.sealed:
             return
         quota = self._told.setdefault(sender, Quota(TOLD_AN_HOUR, HOUR))
         if len(self._told) > TELLERS:
@@ -82,6 +85,7 @@ class NodeLives:
 
     def end(self, why: str) -> None:
         """As soon as what is under way now is over."""
+        self._is_ending = True
         self._node.timers.set("life", self._node.now(), self._end, why)
 
     def _end(self, why: str) -> None:
@@ -94,6 +98,7 @@ class NodeLives:
         node.warn("own id", f"{why} This node takes a new life: its holds are lost, and who waits asks again.")
         waiting = self._let_go(why)
         self._begin()
+        self._is_ending = False
         now = node.now()
         for claim in waiting:
             asked_at = claim._asked_at

@@ -129,6 +129,23 @@ async def test_by_the_word_of_one_member_a_life_ends_three_times_in_an_hour(capl
     assert "says again and again that this node lives twice" in caplog.text
 
 
+@in_virtual_time
+async def test_who_is_told_at_once_of_many_frames_takes_one_new_life_and_calls_nobody_a_liar():
+    network = MemoryNetwork(seed=6, delay=0.002)
+    teller, seal = network.transport("teller"), Sealer(KeyRing.of(KEY), "default", 4711)
+    await teller.open()
+    async with node_on(network, key=KEY, name="a") as a:
+        before = a.id
+        teller.send(a.address, seal.seal(Frame(4711, before, "", Ping(1))))
+        await asyncio.sleep(1.0)
+        for _ in range(TOLD_AN_HOUR + 1):
+            teller.send(a.address, seal.seal(Frame(4711, before, "", Ahead(2**61))))
+        await until(lambda: a.id != before)
+        await asyncio.sleep(1.0)
+        assert a.statistics().told["own id"] == 1
+    await teller.aclose()
+
+
 @pytest.mark.parametrize("what", ["the boot", "the machine", whereabouts.PROCESS])
 async def test_on_another_machine_or_boot_or_after_another_start_it_is_another_life(
     what: str, no_leaks: None, monkeypatch: pytest.MonkeyPatch
