@@ -9,8 +9,21 @@ from typing import Any
 import pytest
 
 from softmutex.core.algorithms.keeper import Keeper
-from softmutex.core.algorithms.keeper.messages import Claim, Keeps, Legacy, Name, Propose, Report
-from softmutex.core.events import SECOND, FactKind, Leaving, Level, Note, Reach, Received, Send, Slept, Started
+from softmutex.core.algorithms.keeper.messages import Claim, Keeps, Legacy, Name, Propose, Report, Told
+from softmutex.core.events import (
+    SECOND,
+    FactKind,
+    Leaving,
+    Level,
+    Lose,
+    Note,
+    Overlapped,
+    Reach,
+    Received,
+    Send,
+    Slept,
+    Started,
+)
 from softmutex.core.laws import Law
 from softmutex.core.machine import Setup
 from softmutex.core.messages import Accept, Commit, Done, Offer
@@ -216,3 +229,24 @@ def test_a_keeper_that_hears_of_a_newer_token_in_a_round_gives_its_own_up():
     newer = Name(0, 9, 1, 77, 5)
     b.receive(Report(questions[0][1].number, True, 1, 1, 0, 3, (), (), (newer,), (), (newer,)), 2)
     assert b.noted(FactKind.DISCARDED) and b.machine.view().tokens == ()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_claim_goes_on_to_the_keeper_as_long_as_it_has_steps_left(steps: int):
+    b = Bench(Keeper, me=2, members=(1, 2, 3))
+    b.start()
+    b.receive(Keeps(1, 1), 1)
+    b.receive(Claim(3, 1, 1, 0, 0, steps), 3)
+    assert [(to, claim.steps) for to, claim in sent(b, Claim)] == ([(1, steps - 1)] if steps else [])
+
+
+def test_an_overlap_is_told_anew_only_where_it_turned_out_longer():
+    b = founder(1, 2, 3)
+    b.request()
+    told = []
+    for length in (SECOND, SECOND, SECOND // 2, 3 * SECOND, 2 * SECOND):
+        b.receive(Told(1, 3, 8, length), 2)
+        told += [effect.length for effect in b.effects if isinstance(effect, Overlapped)]
+    assert told == [SECOND, 3 * SECOND]
+    assert len([effect for effect in b.everything if isinstance(effect, Lose)]) == 1
+    assert [note.kind for note in b.everything if isinstance(note, Note)].count(FactKind.OVERLAP) == 1
