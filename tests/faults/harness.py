@@ -160,7 +160,8 @@ class Worker:
         self._reader.join()
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe
-            pipe.close()
+            with suppress(BrokenPipeError):  # what was written to it last was not read
+                pipe.close()
 
 
 @contextmanager
