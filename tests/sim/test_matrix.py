@@ -13,7 +13,7 @@ from tests.depth import DEEP
 
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 # Sweeps are for `softmutex sim check --scenario all`. One seed of all faults takes 3 s, with all algorithms 20.
-SEEDS = 200 if DEEP else 40 if IN_CI else 6
+SEEDS = 200 if DEEP else 25 if IN_CI else 6
 SEEDS_OF_OTHERS = 20 if DEEP else 3
 INSTALLED = plugins.installed(plugins.Role.ALGORITHM)
 OTHERS = [name for name, entry in INSTALLED.items() if entry.value.startswith("softmutex.")]
@@ -47,7 +47,7 @@ def test_wandering_keeps_every_law(name: str):
         else:
             assert not result.violation_count, violations(result, command(name, result.scenario))
     assert false_alarms <= (0 if name in NO_FALSE_ALARM else SEEDS * FALSE_ALARMS_A_RUN)
-    if SEEDS >= 40:
+    if SEEDS >= 25:
         assert missed <= math.ceil(SEEDS * EVIDENCE_MISSED_AT_MOST.get(name, 0) / 100)
 
 
