@@ -297,6 +297,26 @@ async def test_who_is_granted_after_it_said_that_it_goes_was_cancelled_and_nothi
     assert reading.counts[:2] == (1, 1)
 
 
+async def test_a_hold_that_the_node_ended_before_its_application_knew_of_it_is_one(
+    no_leaks: None, network: MemoryNetwork
+):
+    reading = Reading()
+    async with node_on(network, observers=[reading], thread=True) as node:
+        mutex = node.mutex("x", max_hold=0.001, on_overrun="release", on_lost="continue")
+        async with node.mutex("x"):
+            waiting = asyncio.create_task(use(mutex))
+            await until(lambda: mutex.statistics().waiting)
+        look_at_nothing_else_until_it_held(mutex, 2)
+        await waiting
+    assert reading.counts[:2] == (2, 2)
+
+
+def look_at_nothing_else_until_it_held(mutex: SoftMutex, times: int) -> None:
+    """This thread's loop stands still."""
+    while (now := mutex.statistics()).acquisitions < times or now.holding:
+        time.sleep(0.001)
+
+
 @pytest.mark.parametrize("weight", [None, 2])
 async def test_who_waits_no_longer_is_news(no_leaks: None, network: MemoryNetwork, weight: int | None):
     """A reader in another thread that was told of the cancellation may have looked before the claim was withdrawn."""
