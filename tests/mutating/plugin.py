@@ -113,6 +113,7 @@ class InPlace:
         self.items: dict[str, pytest.Item] = {}
         self.functions: dict[str, list[FunctionType]] = {}  # of which file
         self.caught_by: dict[str, Counter[str]] = {}  # of which file, which test, how many
+        self.at_load: dict[str, set[int]] = {}  # of which file, lines that ran before any test: here it is too late
         first = {}
         for file in job["files"]:
             first[file] = 1 + max((max(lines.values(), default=0) for lines in self.lines.values()), default=0)
@@ -135,6 +136,8 @@ class InPlace:
         for each in gc.get_objects():
             if isinstance(each, FunctionType) and each.__code__.co_filename in by_path:
                 self.functions.setdefault(by_path[each.__code__.co_filename], []).append(each)
+        at_load = marks()
+        self.at_load = {file: {line for line, mark in its.items() if at_load[mark]} for file, its in self.lines.items()}
         items = [item for item in session.items if not item.nodeid.startswith(ASKS_ANOTHER_PROCESS)]
         self.items = {item.nodeid: item for item in items}
         for room in self.job["rooms"]:
@@ -179,7 +182,8 @@ class InPlace:
         codes = changed_code((ROOT / mutant.file).read_text(), str(ROOT / mutant.file), mutant.number)
         functions = [each for each in self.functions.get(mutant.file, ()) if place_of(each.__code__) in codes]
         tests = [test for test in reach.of(mutant) if test in self.items]  # a map may be older than the tests
-        if not functions or not all(fits(each.__code__, codes) for each in functions):
+        ran = not self.at_load[mutant.file].isdisjoint(range(mutant.first, mutant.last + 1))
+        if ran or not functions or not all(fits(each.__code__, codes) for each in functions):
             return {"tests": len(tests), "ran": 0, "caught_by": "", "must_be_loaded": True}
         caught_others = self.caught_by.setdefault(mutant.file, Counter())
         tests.sort(key=lambda test: -caught_others[test])

@@ -26,11 +26,18 @@ class Reach:
         module without functions nobody knows who does."""
         lines = self.lines.get(mutant.file, {})
         if not lines:
-            return sorted(self.tests, key=lambda test: (self.tests[test], test))
+            return self._quickest_first(self.tests)
         found = {test for line in range(mutant.first, mutant.last + 1) for test in lines.get(line, ())}
         if not any(line in lines for line in range(mutant.first, mutant.last + 1)):
-            found = {test for tests in lines.values() for test in tests}
-        return sorted(found, key=lambda test: (self.tests[test], test))
+            return self.of_module(mutant)
+        return self._quickest_first(found)
+
+    def of_module(self, mutant: Mutant) -> list[str]:
+        """All that reach anything of it: of a line that runs when the module is loaded no test says that it does."""
+        return self._quickest_first({test for tests in self.lines[mutant.file].values() for test in tests})
+
+    def _quickest_first(self, tests: Iterable[str]) -> list[str]:
+        return sorted(tests, key=lambda test: (self.tests[test], test))
 
     def within(self, tests: Sequence[str], budget_s: float) -> list[str]:
         """As many as that much time is enough for, and one at least."""

@@ -28,3 +28,11 @@ def test_of_what_runs_when_a_module_is_loaded_all_are_asked_that_reach_the_modul
 def test_of_a_module_without_functions_all_are_asked(tmp_path: Path):
     """As of numbers of messages: a vector of the wire holds them."""
     assert asked(tmp_path, "numbers.py", 1) == ["quick", "slow"]
+
+
+def test_of_a_line_that_no_test_reaches_those_of_its_module_can_be_asked(tmp_path: Path):
+    """A function that is called while its module is loaded, as that which learns the numbers of messages."""
+    (tmp_path / "tests-room.json").write_text(json.dumps({**MAP, "lines": {"door.py": {"4": [0, 1], "9": []}}}))
+    reach, mutant = Reach(tmp_path, ["tests/room"]), Mutant("door.py", 0, 9, 9, "", "a", "b")
+    assert reach.of(mutant) == []
+    assert reach.of_module(mutant) == ["quick", "slow"]

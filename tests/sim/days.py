@@ -46,6 +46,29 @@ DAYS_OF_TWO: dict[str, dict[str, Any]] = {
     "on without the others": {"duration_s": 400.0, "faults": (CUT,), "when_isolated": "proceed"},
     "hosts die": {"duration_s": 600.0, "faults": (Kill(101, silent=True, times=2),)},
     "many": {"duration_s": 200.0, "demand": "poisson:0.5", "nodes": 40},
+    "late messages": {
+        "duration_s": 300.0,
+        "delay_s": 0.3,
+        "jitter": 0.9,
+        "reordering": 0.2,
+        "loss": 0.05,
+        "faults": (Kill(31), Kill(47, "first")),
+    },
+    "cuts are seen": {
+        "duration_s": 400.0,
+        "own_views": True,
+        "faults": (Partition(31, 71, 0.4, every_s=90, times=4, seen_after_s=10),),
+    },
+    "keepers die": {"duration_s": 600.0, "own_views": True, "faults": (Kill(23, "first"), Kill(61, "both"))},
+    "all at once": {
+        "nodes": 9,
+        "duration_s": 400.0,
+        "own_views": True,
+        "known": 0.5,
+        "late_s": 5.0,
+        "loss": 0.05,
+        "faults": (Kill(13, "random"), Kill(29, "first"), Kill(41), Churn(0.2)),
+    },
 }
 # Walks without a hint, which have the pace of the papers: hours would tell no more.
 OF_PAPERS = ("adaptive", "random-access", "sandwich")
