@@ -277,7 +277,7 @@ class Bounds(Laws):
         name = (node.id, request, other, their_request)
         pair = self._index.get(name)
         if pair is not None:
-            pair.reported[node.id] = length
+            pair.reported[node.id] = max(length, pair.reported.get(node.id, 0))  # a replayed word knows less
             was = min(at, pair.until) - pair.at
             too_long = length > was + self._vague
             wrong = f"for {to_seconds(length):.3f} s, and it was {to_seconds(was):.3f} s" if too_long else ""

@@ -81,6 +81,12 @@ def test_who_overlapped_and_reports_it_on_both_sides_keeps_the_law_of_evidence()
     assert result.looked[Law.EVIDENCE] == 1 and result.violations == []
 
 
+def test_a_word_of_evidence_that_is_replayed_takes_nothing_back():
+    """As in a node's statistics, the longest counts of what it was told of one pair."""
+    result = two_holders(Selfish, [(3.0, 1, 1, 2, 2.0), (5.0, 1, 1, 2, 4.0), (6.0, 2, 1, 1, 4.0), (7.0, 1, 1, 2, 2.0)])
+    assert result.violations == []
+
+
 @pytest.mark.parametrize(
     ("reports", "what"),
     [
