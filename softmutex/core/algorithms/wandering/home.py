@@ -144,6 +144,11 @@ class Borrowing:
     def departed(self, node: NodeId) -> None:
         self.moved.pop(node, None)
 
+    def taken_again(self, post: TokenPost) -> None:
+        """Its holder took it just when they were moved to it: they wait behind a turn as before."""
+        for node in post.lent:
+            self.moved.pop(node, None)
+
     def for_idle(self, idle: TokenPost | None) -> tuple[Ticket, ...]:
         """One that waits behind a turn of another slot, of a token that is here or elsewhere."""
         for ticket in self._behind_a_turn_here():
@@ -592,6 +597,7 @@ class Home:
         if sender != context.me and context.options.watchers > 1:
             self._relay(post, seen, known_parked)
         if taken_again:
+            self.borrowing.taken_again(post)
             self._relieve()
 
     def _time_turns(self, post: TokenPost, seen: Seen, hops: int) -> None:
