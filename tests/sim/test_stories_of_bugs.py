@@ -185,6 +185,8 @@ STORIES = {
     "where some are known to be silent, all are called": nemesis.draw(3041, (2, 16)),
     # A parked token was used again and again on the smaller side: only a token in use made its watcher call the roll.
     "who finds a member silent makes sure that it is not cut off": nemesis.draw(3039, (2, 16)).but(seed=101),
+    # Doubted already, it was told nothing more when the roll call found that it was cut off, and A went on for a while.
+    "who is found to be cut off tells A at once": nemesis.draw(3039, (2, 16)).but(duration_s=100.0, settle_s=30.0),
     # Each round of an inquiry waited out its time for a node that the group knew to be silent.
     "nobody waits for the answer of who is known to be silent": nemesis.draw(3071, (2, 16)),
     # "It was just seen there", said the node that the asker itself had told so, and nothing was made for another while.

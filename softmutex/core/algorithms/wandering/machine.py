@@ -41,6 +41,7 @@ from softmutex.core.events import (
     Fired,
     Instant,
     Leaving,
+    LostReason,
     MembersChanged,
     NodeId,
     Reach,
@@ -430,10 +431,13 @@ class Wandering(Algorithm):
             self.search.start(probe.slot, "its holder hears nobody")
 
     def _is_cut_off(self) -> None:
-        """With the smaller side of the group: nothing is lent, and what is here is doubted."""
+        """With the smaller side of the group: nothing is lent, and what is here is doubted; what was doubted before is
+        told to A, as an inquiry could only find the same."""
         self.home.takes_back_leases()
         for held in list(self.here.by_slot.values()):
-            if not held.giving:
+            if held.doubt:
+                self.here.tell(held, LostReason.ISOLATED)
+            elif not held.giving:
                 self.search.doubt(held)
 
     def _missed(self) -> None:
