@@ -220,6 +220,9 @@ STORIES = {
     # Moved to a slot whose holder took it just then, it counted as moved, and waited for that turn of 28 s beside an
     # idle slot.
     "who was moved to a slot that was taken is moved once more": nemesis.draw(40027, (2, 16)).but(settle_s=60.0),
+    # Two with ways longer than their turns: the home fed its own ticket to itself, as one that is in the token's queue
+    # already, and thereby to nobody; the other one took sixty turns.
+    "a home sends no ticket to who is fed by it": nemesis.draw(61, (2, 16)).but(duration_s=60.0, settle_s=20.0),
     # A commit that never arrived was asked for ten times, 0.8 s each, before anybody looked for the token.
     "nobody asks for ten seconds whether a token has arrived": nemesis.draw(6011, (2, 16)),
     # With round trips of a second, four that looked for the token each promised themselves the ballot, for ever anew.

@@ -449,8 +449,9 @@ class Home:
         if self.context.options.by_home:
             self.context.post(to, Feed(place.slot, tickets, post.more, STEPS))
         else:  # either it is there, or will come there
-            if self.turn >= SHORT and any(ticket.node == to for ticket in tickets):  # it went on to the next one
-                to = next((node for node in post.lent if node != to and self.context.reaches(node)), to)
+            nodes = {ticket.node for ticket in tickets}
+            if self.turn >= SHORT and to in nodes:  # it went on to the next one
+                to = next((node for node in post.lent if node not in nodes and self.context.reaches(node)), to)
             to = self.ahead.last_of(place.hop) or to
             self.context.post(to, Feed(place.slot, tickets, post.more, STEPS, place.hop))
 
