@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from softmutex.core.algorithms.wandering.messages import Place, Probe, Queued, Seen, Want
-from softmutex.core.events import SECOND, Effect, Event, Fired, Instant, NodeId, Send, from_seconds
+from softmutex.core.algorithms.wandering.messages import Bequest, Feed, Place, Probe, Queued, Seen, Want
+from softmutex.core.events import SECOND, Effect, Event, Fired, Instant, NodeId, Send, Ticket, from_seconds
 from softmutex.sim.spy import SpiedOn
 from tests.wandering import stage as stages
 from tests.wandering.stage import Stage, said_by
@@ -82,3 +82,13 @@ def test_whose_answer_came_later_than_it_was_waited_for_is_asked_less_often_the_
     first, *later = asked.values()
     assert len(later) >= 3
     assert max(later[1:-1]) < first
+
+
+def test_a_ticket_that_is_given_back_when_its_node_has_asked_anew_is_of_no_use():
+    """Five tokens, turns of a millisecond: old tickets went round after them, a thousand messages a second."""
+    stage, home, holder = Stage(nodes=5, founder=False), 1, 5
+    said_by(stage, home, holder, Seen(Place(0, 7, 1, 70, 500, holder), 2 * SECOND, ()))
+    said_by(stage, home, 3, Want(3, 9, False, 0))
+    said = said_by(stage, home, holder, Bequest(None, (Ticket(3, 4), Ticket(4, 4))))
+    fed = [ticket for each in said if isinstance(each.message, Feed) for ticket in each.message.tickets]
+    assert fed == [Ticket(4, 4)]

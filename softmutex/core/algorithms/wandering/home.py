@@ -732,19 +732,20 @@ class Home:
         """From the home before us, in order; or, without a place, given back by a holder: those had come to the head of
         the register, and go there again. At its end they would wait for another round."""
         place, news = bequest.place, False
+        tickets = tuple(ticket for ticket in self.context.living(bequest.tickets) if not self._has_asked_since(ticket))
         if place is None:
             for post in self.posts.values():
                 post.more = False  # the holder that was told so has not heard it
                 for node, request in bequest.tickets:
                     if post.lent.get(node) == request:
                         del post.lent[node]  # it is in no token's queue
-            self.ready = {**dict(self.context.living(bequest.tickets)), **self.ready}
+            self.ready = {**dict(tickets), **self.ready}
         elif self.context.learn(place):
             news = True
             post = self.posts.setdefault(place.slot, TokenPost(place))
             post.place = place
             self._watch(post, GRACE)
-        for node, request in self.context.living(bequest.tickets):
+        for node, request in tickets:
             self.ready.setdefault(node, request)
         if not news and self.context.now < self.returned_at + LAZY:
             self.context.timer(
@@ -752,6 +753,10 @@ class Home:
             )  # nobody knows better yet: not to and fro at full speed
         else:
             self.serve_returned()
+
+    def _has_asked_since(self, ticket: Ticket) -> bool:
+        """It is served: it would go round after tokens that move faster, and be refused where it meets one."""
+        return any(post.lent.get(ticket.node, 0) > ticket.request for post in self.posts.values())
 
     def serve_returned(self) -> None:
         self.returned_at = self.context.now
