@@ -9,13 +9,25 @@ from typing import Any
 import pytest
 
 from softmutex.core.algorithms.keeper import Keeper
-from softmutex.core.algorithms.keeper.messages import Claim, Keeps, Legacy, Name, Propose, Report, Told
+from softmutex.core.algorithms.keeper.messages import (
+    Beat,
+    Claim,
+    Keeps,
+    Lease,
+    Legacy,
+    Name,
+    Propose,
+    Report,
+    Told,
+)
 from softmutex.core.events import (
     SECOND,
+    CallRoll,
     FactKind,
     Leaving,
     Level,
     Lose,
+    MembersChanged,
     Note,
     Overlapped,
     Reach,
@@ -250,3 +262,89 @@ def test_an_overlap_is_told_anew_only_where_it_turned_out_longer():
     assert told == [SECOND, 3 * SECOND]
     assert len([effect for effect in b.everything if isinstance(effect, Lose)]) == 1
     assert [note.kind for note in b.everything if isinstance(note, Note)].count(FactKind.OVERLAP) == 1
+
+
+def test_only_who_has_a_token_that_is_not_on_its_way_could_be_granted_once_more():
+    b = founder(1, 2, 3)
+    assert b.machine.may_take_again()
+    b.receive(Claim(3, 1, 1, 0, 0, 2), 3)
+    assert not b.machine.may_take_again()
+    other = Bench(Keeper, me=2, members=(1, 2, 3))
+    other.start()
+    assert not other.machine.may_take_again()
+
+
+def lent() -> tuple[Bench, Name]:
+    """A keeper's token is in use at node 3."""
+    b = founder(1, 2, 3)
+    b.receive(Claim(3, 1, 1, 0, 0, 2), 3)
+    ((_, commit),) = sent(b, Commit)
+    b.receive(Done(commit.nonce, 5), 3)
+    token = commit.token
+    return b, Name(token.slot, token.epoch, token.stamp, token.id, token.hop + 1)
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "age_s", "at_once"),
+    [(1, 2.4, True), (1, 2.6, False), (6, 1.4, True), (6, 1.6, False), (7, 0.4, True), (7, 0.6, False)],
+)
+def test_what_is_lent_on_one_roll_call_is_over_at_one_time(lease_s: int, age_s: float, at_once: bool):
+    b, name = lent()
+    b.handle(Reach(Level.MORE))
+    b.at(age_s)
+    b.receive(Beat(1, name, lease_s * SECOND, False, (), b.now), 3)
+    assert [lease.renewed for _, lease in sent(b, Lease)] == [True] * at_once
+    assert any(isinstance(effect, CallRoll) for effect in b.effects) is not at_once
+    if not at_once:
+        b.handle(Reach(Level.MORE))
+        assert [lease.renewed for _, lease in sent(b, Lease)] == [True]
+
+
+def test_who_keeps_no_more_watches_no_more_and_says_so():
+    b, name = lent()
+    b.receive(Beat(1, name, SECOND, False, (), b.now), 3)
+    assert ("watch", 0) in b.timers
+    b.receive(Keeps(5, 2), 2)
+    assert ("watch", 0) not in b.timers
+    assert (3, 2) in [(to, keeps.keeper) for to, keeps in sent(b, Keeps)]
+
+
+def proposer(me: int, *members: int) -> tuple[Bench, Propose]:
+    """The keeper, node 1, is gone, and it asks the others."""
+    b = Bench(Keeper, me=me, members=(1, *members))
+    b.start()
+    b.receive(Keeps(1, 1), 1)
+    b.request()
+    b.members.remove(1)
+    b.handle(MembersChanged((), (1,)))
+    b.fire("round")
+    question = sent(b, Propose)[0][1]
+    return b, question
+
+
+@pytest.mark.parametrize("sender", [2, 4])
+def test_of_two_that_propose_one_term_the_higher_waits_for_nobody(sender: int):
+    b, mine = proposer(3, 2, 3, 4)
+    b.receive(Propose(99 << 16, mine.term, ()), sender)
+    ((to, report),) = sent(b, Report)
+    assert to == sender
+    assert report.promised is (sender > 3)
+
+
+def test_who_another_knows_to_have_left_is_not_asked_as_a_newcomer():
+    for left, asked in (((), [77]), ((77,), [])):
+        b, mine = proposer(3, 2, 3, 4, 5)
+        b.receive(Report(mine.number, False, 1, 1, 1 << 50, 4, (), left, (), (), ()), 2)
+        b.receive(Report(mine.number, False, 1, 1, 1 << 50, 4, (77,), (), (), (), ()), 4)
+        assert [to for to, _ in sent(b, Propose)] == asked
+
+
+def test_a_newcomer_that_is_first_home_is_told_at_once_who_keeps():
+    b = founder(1, 2, 3)
+    for newcomer in range(4, 40):
+        b.members.append(newcomer)
+        b.handle(MembersChanged((newcomer,), ()))
+        told = [to for to, _ in sent(b, Keeps)]
+        homes = b.machine._desk.homes()
+        assert newcomer in told or newcomer not in homes
+    assert b.machine._desk.homes() != []
