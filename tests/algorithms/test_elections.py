@@ -113,6 +113,16 @@ def test_a_ballot_that_nobody_says_to_have_is_sent_again_to_whoever_is_the_next_
     assert sent(b) == [] and "pass" not in b.timers
 
 
+def test_who_does_not_say_that_it_has_a_ballot_is_looked_after_at_every_second_try():
+    b = bereft(Ring, 1, (1, 2, 3, 4), 4)
+    dies(b, 4)
+    looked_after = []
+    for _ in range(7):
+        b.fire("pass")
+        looked_after.append(Suspect(2) in b.effects)
+    assert looked_after == [False, False, True, False, True, False, True]
+
+
 def test_who_leads_stays_whoever_comes_and_says_so():
     b = Bench(Bully, me=1, members=(1,))
     b.request(1)

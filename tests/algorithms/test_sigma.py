@@ -20,7 +20,20 @@ from softmutex.core.algorithms.quorum.messages import (
 )
 from softmutex.core.algorithms.sigma import Sigma
 from softmutex.core.errors import ConfigError
-from softmutex.core.events import Effect, Event, Instant, Leaving, MembersChanged, Received, Send, SetTimer, Withdrawn
+from softmutex.core.events import (
+    Effect,
+    Event,
+    FactKind,
+    Instant,
+    Leaving,
+    MembersChanged,
+    Received,
+    Returned,
+    Send,
+    SetTimer,
+    Silenced,
+    Withdrawn,
+)
 from softmutex.core.routing import PrefixRing, key_of
 from softmutex.sim import nemesis, simulate
 from softmutex.sim.faults import Churn, Fault
@@ -349,3 +362,18 @@ def test_newcomers_that_go_before_a_message_takes_its_way_keep_nobody_waiting(al
 
 def test_a_lost_answer_of_one_replica_stops_nobody():
     assert not simulate(nemesis.draw(222, (2, 40), "sigma")).violations
+
+
+def test_a_node_is_isolated_where_fewer_replicas_can_be_heard_than_it_needs():
+    """Three of five: two that are silent are none too many, and one of three that speaks again is enough."""
+    members = tuple(range(1, 100))
+    homes = list(dict.fromkeys(PrefixRing(members).owner(key) for key in KEYS))
+    assert len(homes) == 5
+    b = bench(next(node for node in members if node not in homes), members)
+    b.start()
+    told = []
+    for event in (*map(Silenced, homes[:4]), *map(Returned, homes[:4])):
+        b.handle(event)
+        told.append((bool(b.noted(FactKind.ISOLATED)), bool(b.noted(FactKind.REJOINED))))
+    no, isolated, rejoined = (False, False), (True, False), (False, True)
+    assert told == [no, no, isolated, no, no, rejoined, no, no]

@@ -40,6 +40,17 @@ def bench(me: int = 2) -> Bench:
     return Bench(TokenRing, me=me, members=(1, 2, 3))
 
 
+def test_those_who_never_heard_of_a_token_look_for_it_one_after_the_other():
+    """A fiftieth of a second apart: who is asked meanwhile need not ask."""
+    due = []
+    for me in (1, 2, 3):
+        b = bench(me)
+        b.start()
+        b.request(1)
+        due.append(b.due_in("missed"))
+    assert due == [pytest.approx(1.0), pytest.approx(1.02), pytest.approx(1.04)]
+
+
 def test_the_token_goes_on_where_nobody_wants_it():
     b = bench()
     b.receive(Pass(TOKEN, 0), 1)

@@ -6,6 +6,7 @@ import pytest
 
 from softmutex.core.events import NOBODY, SECOND, MembersChanged, NodeId, Returned, Silenced
 from softmutex.core.group import Listed
+from softmutex.core.group.company import mix
 from softmutex.core.group.door import BANNED
 from softmutex.core.group.ways import RELAYS_A_SECOND
 from softmutex.core.messages import Bye, Challenge, Forget, Forgetting, Hello, Message, Ping, Pong, Relay
@@ -55,6 +56,11 @@ def test_they_meet_whatever_the_delay_and_with_much_loss(seed: int):
     for house in houses:
         house.listed(*houses)
     village.until(lambda: all(len(house.group.members) == 7 for house in houses), within_s=60)
+
+
+def test_who_is_a_member_comes_to_the_number_that_other_versions_make_of_it():
+    """splitmix64, as it is published: what is compared must be the same everywhere."""
+    assert [mix(id) for id in (0, 0x9E3779B97F4A7C15)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
 
 
 # --- suspicion ------------------------------------------------------------------------------------------------------
