@@ -13,7 +13,7 @@ from softmutex.core import wire
 from softmutex.core.codec import record
 from softmutex.core.errors import BadFrame, ConfigError, SoftMutexError
 from softmutex.core.events import SECOND, Escort, Token
-from softmutex.core.messages import Commit, Done, Message, Offer, Withdraw, name_of
+from softmutex.core.messages import ROSTER_PAGE, Commit, Done, Entry, Message, Offer, RosterPage, Withdraw, name_of
 from softmutex.core.wire import HEADER_SIZE, MAX_FRAME, TAG_SIZE, Frame, OtherVersion, UnfitForWire, decode, encode
 from tests.wire.shapes import CLASSES, KINDS, MOST, example_frame, frames, plain_frame, wrong_values
 
@@ -260,6 +260,25 @@ def test_the_first_frame_of_an_unknown_kind_has_the_installed_algorithms_loaded(
 def test_messages_that_cannot_be_had_are_refused_with_the_reason(own: ModuleType, messages: dict[int, type], told: str):
     with pytest.raises(ConfigError, match=told):
         own.learn("mine", messages)
+
+
+def test_a_message_may_be_as_large_as_what_else_is_in_a_frame_leaves_room_for(own: ModuleType):
+    def wide(room: int) -> type:
+        return NamedTuple("Wide", [("data", Annotated[bytes, f"<={room}"])])  # type: ignore[return-value]
+
+    room = MAX_FRAME - TAG_SIZE - wire.SMALLEST - wire.MAX_MUTEX
+    most = next(size for size in range(room, 0, -1) if record(wide(size)).largest <= room)
+    own.learn("mine", {200: wide(most)})
+    with pytest.raises(ConfigError, match="Lower a bound"):
+        wire.learn("mine", {201: wide(most + 1)})
+
+
+def test_a_page_of_a_roster_is_full_where_no_further_member_fits():
+    """Who gets fewer than ROSTER_PAGE takes that for all there are."""
+    entries = [Entry(node, f"h{node}") for node in range(1, ROSTER_PAGE + 2)]
+    encode(Frame(1, 2, "", RosterPage(0, tuple(entries[:-1]))))
+    with pytest.raises(UnfitForWire):
+        encode(Frame(1, 2, "", RosterPage(0, tuple(entries))))
 
 
 def test_two_algorithms_of_one_number_are_both_named(own: ModuleType):
