@@ -51,6 +51,24 @@ def test_who_does_not_answer_is_asked_ever_more_rarely_but_once_a_second(wait: i
     assert [(later - earlier) // (SECOND // 10) for earlier, later in pairwise(asked)] == pauses
 
 
+def test_a_few_are_asked_first_and_the_others_when_these_answered_or_took_too_long():
+    """Most likely the first one knows: not everybody need be asked."""
+    for answering in (True, False):
+        asks = inquiry(*range(2, 30))
+        first = asks.whom_to_ask(3, 8, WAIT, START)
+        assert len(first) == 3
+        for node in first[:2]:
+            asks.answered(node, 0)
+            assert asks.whom_to_ask(3, 8, WAIT, START + 1) == []
+        if answering:
+            asks.answered(first[2], 0)
+            assert len(asks.whom_to_ask(3, 8, WAIT, START + 2)) == 8
+        else:
+            assert asks.whom_to_ask(3, 8, WAIT, START + WAIT - 1) == []
+            others = asks.whom_to_ask(3, 8, WAIT, START + WAIT)
+            assert len(set(others) - {first[2]}) == 7
+
+
 def test_who_was_never_asked_is_not_wondered_about():
     assert not inquiry(SILENT).is_overdue(OTHER)
 

@@ -11,7 +11,7 @@ import pytest
 
 from softmutex import ConfigError, Node
 from softmutex.cli import main
-from softmutex.core.messages import StatusReply
+from softmutex.core.messages import StatusReply, Withdraw
 from softmutex.core.wire import Frame
 from softmutex.runtime import keyfile
 from softmutex.runtime.keyfile import GRACE_S, LOOK_S
@@ -269,3 +269,15 @@ async def test_a_key_that_shares_its_id_with_the_one_in_use_is_refused_and_the_o
             async with node.mutex("x").hold(timeout=60):
                 pass
         assert "forged" not in a.statistics().dropped
+
+
+def test_a_key_is_known_to_be_right_when_another_life_that_knows_this_one_has_used_it():
+    """Then those who refuse this node do so for another reason, and it need not fear to be shut out."""
+    old, new = secrets.token_bytes(32), secrets.token_bytes(32)
+    for of_peer, to, is_right in ((1, 1, True), (2, 1, False), (1, 3, False)):
+        me, peer = (Sealer(KeyRing({1: old, 2: new}, use), "lab", node) for node, use in ((1, 1), (2, of_peer)))
+        assert not me.is_right
+        me.open(peer.seal(Frame(2, to, "x", Withdraw(7))))
+        assert me.is_right is is_right
+        me.open(me.seal(Frame(1, 1, "x", Withdraw(8))))
+        assert me.is_right is is_right

@@ -213,3 +213,21 @@ def test_a_newcomer_that_hears_of_a_holder_whom_it_does_not_know_makes_nothing(h
         stage.now += SECOND
         event = Fired(("retry", 0))
     assert bool(made) is makes_one
+
+
+def test_who_waits_asks_soon_when_the_first_home_is_back():
+    """Who stood in for it may have the ticket, and what that fed may not have arrived."""
+    stage = Stage(nodes=5)
+    stage.request(1)
+    stage.run(1)
+    stage.request(4)
+    stage.run(1)
+    first = stage.machines[4].context.first
+    others = [node for node in (2, 3, 5) if node != first]
+    later = stage.timers[4, "want"]
+    assert later > stage.now + SECOND
+    for node in (*others, first):
+        stage.tell(4, Silenced(node))
+        stage.timers[4, "want"] = later
+        stage.tell(4, Returned(node))
+        assert (stage.timers[4, "want"] < stage.now + SECOND) is (node == first)
