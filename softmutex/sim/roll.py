@@ -96,6 +96,9 @@ class Roll:
         if known != way:  # `core/group/ways.py`: the way that was known may be no more
             self._ways[sender] = (way, self._world.now)
 
+    def is_silent(self, node: NodeId) -> bool:
+        return self._suspicion.is_silent(node)
+
     def _when_heard(self, node: NodeId) -> Instant:
         return self._heard_at.get(node, 0)
 

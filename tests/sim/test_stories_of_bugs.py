@@ -204,7 +204,7 @@ STORIES = {
     # Three had lost their tickets, told to be patient for minutes: nobody asked them, beside an idle token.
     "who was told to be patient is asked when the token is idle": nemesis.draw(6140, (2, 16)),
     # A newcomer became the home and made a new token: those whom the home before it had fed to the old one were lost.
-    "who was fed by the home before is not forgotten": nemesis.draw(6122, (2, 16)),
+    "who was fed by the home before is not forgotten": nemesis.draw(6122, (2, 16)).but(laws=(Law.REQUESTS,)),
     # Who slept overlapped with the tenth request of one and with that of another, each 0.78 s long: it told of one.
     "holds of one number and one length are told of apart": nemesis.draw(30240, (2, 16)),
     # Most answers took four times as long as the quickest, were taken for late ones, and were asked for once more.

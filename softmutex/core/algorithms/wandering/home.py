@@ -582,7 +582,8 @@ class Home:
         else:
             post.until = 0
             context.cancel(("watch", place.slot))
-        if (seen.lease or hops > 0) and not self.roll.may_lend():
+        is_lent = bool(seen.lease or hops > 0) and sender != context.me  # else the other watcher lends
+        if is_lent and not self.roll.may_lend():
             context.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
             return
         room = 1 - len(post.lent) if context.options.by_home else 0 if post.lent else QUEUE

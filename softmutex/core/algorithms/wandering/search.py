@@ -615,8 +615,9 @@ class TokenSearches:
                 self.ghosts.haunt(slot, silent)
 
     def _goes_on(self, search: TokenSearch) -> bool:
-        """A sample found nothing: ask all the others, batch by batch, and who came meanwhile."""
-        if not search.unasked and not (search.between or search.refused):
+        """A sample found nothing: ask all the others, batch by batch, and who came meanwhile. Whoever has the token
+        does in any case: of a sample, on the smaller side of a cut, more than half answer sooner or later."""
+        if not search.unasked and (search.slot in self.here.by_slot or not (search.between or search.refused)):
             search.everybody = True
             asked, me = search.asked, self.context.me
             search.unasked = [node for node in self.context.members if node not in asked and node != me]
