@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from softmutex.core.events import NOBODY, SECOND, MembersChanged, NodeId, Returned, Silenced
@@ -447,3 +449,16 @@ def test_a_member_that_is_banned_later_is_none_any_more_and_does_not_come_back()
     village.run(60)
     assert a.group.members == [1, 2]
     assert b.group.members == [1, 2, 3]  # its door is open
+
+
+def test_who_shows_nothing_that_it_should_is_counted_and_greeted_but_no_member_until_it_does():
+    """It may mend that: with its certificate, say."""
+    village, shown = Village(), set[NodeId]()
+    door = SimpleNamespace(objection=lambda node: "" if node in shown else "uncertified")
+    a, b = village.house(1, door=door), village.house(2)
+    b.listed(a)
+    a.do(a.group.heard, b.id, b.address, village.now)
+    assert a.group.members == [1] and a.dropped["uncertified"] == 1
+    assert a.group.greeter.state(b.address)
+    shown.add(b.id)
+    village.until(lambda: a.group.members == [1, 2], within_s=5)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from softmutex import AcquireTimeout, ConfigError, Node, SoftMutexError
+from softmutex.core.names import NAME_MAX_BYTES
+from softmutex.runtime.terms import gate_name
 from softmutex.testing import MemoryNetwork, virtual_time
 from tests.runtime.group import node_on
 
@@ -257,3 +259,12 @@ def test_a_max_hold_is_the_holds_and_not_each_slots():
 
     in_a_group(1, story)
     assert told == ["link"]
+
+
+def test_the_gate_of_a_long_name_has_a_name_that_fits_and_that_other_versions_make_as_well():
+    assert gate_name("nightly") == "nightly (gate)"
+    long = "an-ftp-server.example.org/" + "x" * 38
+    assert gate_name(long) == "an-ftp-server.example.org/xxxxxx~da7a7ab312dd1497 (gate)"
+    for name in (long, "é" * 32, "x" * NAME_MAX_BYTES):
+        assert len(gate_name(name).encode()) <= NAME_MAX_BYTES
+        assert gate_name(name) != gate_name(name[:-1] + "y")
