@@ -37,7 +37,7 @@ from tests.mutating.reach import Reach
 
 ROOT = Path(__file__).parent.parent.parent
 LONGEST_S = 3.0  # of a processor: what takes longer is too dear to be asked of every mutant
-HANGS_S = 20.0  # of a processor, and ten times what the tests take
+HANGS_S = 20.0  # of a processor, and ten times what the tests take; a quarter of it where it is one
 MOST_BYTES = 4 << 30  # a change may make a list grow for ever
 
 # Whoever asks another process what it makes of the same run compares this package with one that is not changed.
@@ -204,8 +204,11 @@ class InPlace:
     def _run(self, tests: Sequence[str], functions: Iterable[FunctionType], codes: dict[Place, CodeType]) -> str:
         for each in functions:
             each.__code__ = codes[place_of(each.__code__)]
+        _, most = resource.getrlimit(resource.RLIMIT_CPU)
         for test in tests:
             item = self.items[test]
+            soon = time.process_time() + HANGS_S / 4 + 10 * self.reach.tests[test]
+            resource.setrlimit(resource.RLIMIT_CPU, (min(int(soon) + 1, most), most))
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
             if test in self.failed:
                 return test

@@ -22,14 +22,15 @@ class Reach:
                     mine.setdefault(int(line), set()).update(found["tests"][number] for number in tests)
 
     def of(self, mutant: Mutant) -> list[str]:
-        """The quickest first. What has no mark is run when the module is loaded: all that reach anything of it; of a
-        module without functions nobody knows who does."""
+        """The quickest first. What has no mark is run when the module is loaded: those that reach anything of it, and
+        then all others, for nobody knows who reads a number, or a class without functions."""
         lines = self.lines.get(mutant.file, {})
         if not lines:
             return self._quickest_first(self.tests)
         found = {test for line in range(mutant.first, mutant.last + 1) for test in lines.get(line, ())}
         if not any(line in lines for line in range(mutant.first, mutant.last + 1)):
-            return self.of_module(mutant)
+            first = self.of_module(mutant)
+            return [*first, *self._quickest_first(self.tests.keys() - first)]
         return self._quickest_first(found)
 
     def of_module(self, mutant: Mutant) -> list[str]:

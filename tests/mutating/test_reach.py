@@ -11,8 +11,8 @@ from tests.mutating.reach import Reach
 MAP = {"tests": ["slow", "quick"], "seconds": [3.0, 0.1], "lines": {"door.py": {"4": [0, 1], "7": [0]}}}
 
 
-def asked(folder: Path, file: str, line: int) -> list[str]:
-    (folder / "tests-room.json").write_text(json.dumps(MAP))
+def asked(folder: Path, file: str, line: int, known: object = MAP) -> list[str]:
+    (folder / "tests-room.json").write_text(json.dumps(known))
     return Reach(folder, ["tests/room"]).of(Mutant(file, 0, line, line, "", "a", "b"))
 
 
@@ -21,8 +21,10 @@ def test_those_that_reach_the_line_are_asked_and_the_quickest_is_first(tmp_path:
     assert asked(tmp_path, "door.py", 7) == ["slow"]
 
 
-def test_of_what_runs_when_a_module_is_loaded_all_are_asked_that_reach_the_module(tmp_path: Path):
+def test_of_what_runs_when_a_module_is_loaded_those_that_reach_the_module_are_asked_first(tmp_path: Path):
     assert asked(tmp_path, "door.py", 1) == ["quick", "slow"]
+    other = {**MAP, "tests": ["slow", "quick", "quicker"], "seconds": [3.0, 0.1, 0.05]}
+    assert asked(tmp_path, "door.py", 1, other) == ["quick", "slow", "quicker"]
 
 
 def test_of_a_module_without_functions_all_are_asked(tmp_path: Path):

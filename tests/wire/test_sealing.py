@@ -353,7 +353,9 @@ def test_who_was_forgotten_proves_that_it_is_there_by_a_number_that_is_good_unti
     later = old.seal(to_me(1))
     assert me.open(later) == to_me(1)
     crowd(200)
+    before = me.refusals[Refusal.UNPROVEN]
     assert {reason_of(me.open(sealed)) for sealed in (recorded, later)} == {Refusal.UNPROVEN}
+    assert me.refusals[Refusal.UNPROVEN] == before + 2
 
 
 def test_of_who_has_to_prove_itself_questions_are_heard_and_leave_no_trace(monkeypatch: pytest.MonkeyPatch):
