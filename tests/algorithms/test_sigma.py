@@ -182,6 +182,16 @@ def test_a_replica_votes_once_and_queues_the_others_by_their_stamps():
     assert told(b) == [(4, Bid(6, 4))]
 
 
+def test_who_gives_back_a_vote_that_it_has_not_waits_for_it_as_if_it_had_asked():
+    """Its question got lost, or the replica has forgotten it."""
+    b = replica()
+    b.receive(RequestVote(0, Bid(5, 2), 1), 2)
+    b.receive(Yield(0, Bid(6, 3), 1), 3)
+    assert told(b) == [(3, Bid(5, 2))]
+    b.receive(ReleaseVote(0, Bid(5, 2), 1), 2)
+    assert told(b) == [(3, Bid(6, 3))]
+
+
 def test_who_gets_a_key_is_quiet_for_a_lease_and_then_votes_for_the_first():
     b = bench(HOME)
     b.start()
