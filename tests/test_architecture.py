@@ -297,7 +297,7 @@ def test_an_invariant_is_cited_with_its_home():
 
 EMBEDDED_BY = {  # see the header of `handover.py`; its steps and what it remembers are public for tests alone
     *("stand", "give_at_once", "give", "offer_early", "commit", "withdraw", "renounce", "departed"),
-    *("standing", "offered", "idle", "remembered", "received", "fired"),
+    *("standing", "offered", "idle", "remembered", "received", "fired", "patience", "is_silent"),
 }
 
 

@@ -20,7 +20,7 @@ class Patience:
         self._longest = 4 * first
         self._shortest = first // 16
         self._wait = first
-        self._round_trip: Duration | None = None  # smoothed
+        self.round_trip: Duration = 0  # smoothed; 0: nothing is known
         self._deviation: Duration = 0
 
     def wait(self, tries: int) -> Duration:
@@ -37,11 +37,11 @@ class Patience:
         if tries:
             self._wait = self.wait(1)
             return
-        if self._round_trip is None:
-            self._round_trip, self._deviation = round_trip, round_trip // 2
+        if not self.round_trip:
+            self.round_trip, self._deviation = round_trip, round_trip // 2
         else:
-            self._deviation += (abs(round_trip - self._round_trip) - self._deviation) // 4
-            self._round_trip += (round_trip - self._round_trip) // 8
+            self._deviation += (abs(round_trip - self.round_trip) - self._deviation) // 4
+            self.round_trip += (round_trip - self.round_trip) // 8
         # Twice the usual round trip at least: on a network without jitter the deviation shrinks to nothing.
-        usual = self._round_trip + max(self._round_trip, 4 * self._deviation)
+        usual = self.round_trip + max(self.round_trip, 4 * self._deviation)
         self._wait = min(max(usual, self._shortest), self._longest)

@@ -11,6 +11,9 @@ from softmutex.core.algorithms.in_common import least_interval
 from softmutex.core.algorithms.wandering.messages import Bequest, Place, Urge, Want
 from softmutex.core.algorithms.wandering.settings import (
     FIRST_EPOCH,
+    FRESH,
+    FRESH_MOST,
+    FRESH_TRIPS,
     RTO_FIRST,
     RTO_LEAST,
     RTO_MOST,
@@ -84,6 +87,7 @@ class Context(Outbox):
         "learned_at",
         "learned_from",
         "least",
+        "lost_at",
         "members",
         "options",
         "rto",
@@ -111,6 +115,7 @@ class Context(Outbox):
         self.heard: dict[NodeId, Instant] = {}  # who spoke last, and when
         self.gone: dict[NodeId, None] = {}  # the last that left: nobody else may know yet
         self.strange: dict[NodeId, Instant] = {}  # who waits and is not known here, and since when
+        self.lost_at: Instant = -SUSPICION
         self.rto: Duration = RTO_FIRST
         self.way: Duration = 0  # of a message to another node; 0: not known yet
         self._round_trip: Duration = -1
@@ -124,6 +129,7 @@ class Context(Outbox):
         self.out = []
 
     def woke(self) -> None:
+        self.lost()
         self.woke_at = self.now
 
     def isolation_is(self, choice: WhenIsolated) -> None:
@@ -187,6 +193,7 @@ class Context(Outbox):
     def suspect(self, node: NodeId) -> None:
         if node == self.me:
             return
+        self.lost()
         self.suspects.pop(node, None)
         self.suspects[node] = self.now + SUSPICION
         if len(self.suspects) > SUSPECTS:
@@ -204,6 +211,7 @@ class Context(Outbox):
             self.silent.pop(node, None)
 
     def silenced(self, node: NodeId) -> None:
+        self.lost()
         self.silent[node] = None
 
     def returned(self, node: NodeId) -> None:
@@ -322,6 +330,10 @@ class Context(Outbox):
             return
         self.rto = max(self.rto, min(2 * self.rto, self.now - since, RTO_MOST))
 
+    def lost(self) -> None:
+        """Somebody does not answer. (Not who did not answer once: now and then a message gets lost.)"""
+        self.lost_at = self.now
+
     def measured(self, round_trip: Duration) -> None:
         """Jacobson's estimate, over all peers: a time-out that is right for the slowest of them is right. What came
         while this node slept says nothing of the network: it would wait for a dead one for a quarter of a minute."""
@@ -349,6 +361,26 @@ class Context(Outbox):
             self.way += (took // 2 - self.way) // 2 if self.way else took // 2
         elif not self.way and took < 6 * self.rto:
             self.way = took // 2
+
+    def is_quick(self, turn: Duration, trip: Duration) -> bool:
+        """Turns end before somebody who is asked could answer, so to ask first takes longer than the turn itself. But
+        where something was not answered lately, somebody may have died, or a link takes seconds that took none."""
+        is_calm = self.now >= self.lost_at + SUSPICION
+        return turn < trip < SECOND and is_calm and not self.options.by_home
+
+    def fresh(self, turn: Duration, trip: Duration) -> Duration:
+        """Who spoke less than this ago is there. Where all want one token each speaks once a round of turns."""
+        return min(max(FRESH, FRESH_TRIPS * trip), FRESH_MOST) if self.is_quick(turn, trip) else FRESH
+
+    def asks_later(self, node: NodeId, turn: Duration, trip: Duration) -> Duration:
+        """How long until the next holder is asked: a turn that is over by then costs no offer. 0: now."""
+        if self.is_there(node, FRESH // 2):
+            return FRESH // 2
+        stays = self.is_quick(turn, trip) and self.is_there(node, self.fresh(turn, trip) - trip)
+        return min(trip, FRESH // 2) if stays else 0
+
+    def is_there(self, node: NodeId, span: Duration) -> bool:
+        return self.options.early and self.now - self.heard.get(node, 0) < span
 
     def random_others(self, count: int) -> list[NodeId]:
         """Different members, not this one; fewer when there are not so many, or luck has it."""

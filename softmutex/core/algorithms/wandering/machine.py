@@ -301,6 +301,8 @@ class Wandering(Algorithm):
             case "queued":
                 self.holder.tell_queued(number)
             case _:
+                if self.handover.is_silent(timer):
+                    self.context.lost()
                 outcome = self.handover.fired(timer, self.context.now, self.context.out)
                 for effect in self.context.out:
                     if type(effect) is Send and type(effect.message) is Ask:

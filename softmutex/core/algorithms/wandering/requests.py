@@ -244,6 +244,8 @@ class OwnRequests:
             self.rest()
             return
         if self.tries:
+            if self.tries > 1:
+                self.context.lost()
             self.context.suspicious(self.context.home)
             if self.tries % EACH_HOME == 0:
                 self.context.suspect(self.context.home)

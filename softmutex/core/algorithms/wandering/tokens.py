@@ -209,7 +209,7 @@ class Trail(NamedTuple):
     is_new: bool  # another one than when a token left before
 
 
-NO_TRAIL: Final = Trail(-SECOND, 0, (), 0, NOBODY, NOBODY, False)
+NO_TRAIL: Final = Trail(-SECOND, SECOND, (), 0, NOBODY, NOBODY, False)
 
 
 class KeptAhead:
@@ -499,11 +499,8 @@ class TokenHolder:
             queue = self.context.living(held.token.queue)
             if not held.giving and len(queue) < len(held.token.queue):
                 held.token = held.token._replace(queue=queue)
-            if (
-                held.token.queue
-                and self.here.by_slot.get(held.token.slot) is held
-                and (held.parked or held.using is not None)
-            ):
+            is_here = self.here.by_slot.get(held.token.slot) is held
+            if held.token.queue and is_here and (held.parked or held.using is not None):
                 self.advance(held)
 
     def _row_goes_on(self, held: HeldToken) -> bool:
@@ -586,15 +583,15 @@ class TokenHolder:
         """The early offer: while A runs, the next holder says yes already; the release then costs one message."""
         if not self.context.options.early or held.invited != NOBODY or held.doubt:
             return
-        if not held.token.queue or not (queue := self.known_first(held)):
+        queue = self.known_first(held)
+        if not queue or queue[0].node == self.context.me:
             return
         ticket = queue[0]
-        if ticket.node == self.context.me:
-            return
-        if self.is_there(ticket.node, FRESH // 2) and held.plain != ticket.node:
+        wait = self.context.asks_later(ticket.node, *self.pace(held))
+        if wait and held.plain != ticket.node:
             if not held.invite_set:
                 held.invite_set = True
-                self.context.timer(("invite", held.token.slot), self.context.now + FRESH // 2)
+                self.context.timer(("invite", held.token.slot), self.context.now + wait)
             return
         held.invited, held.invited_at = ticket.node, self.context.now
         self.handover.offer_early(held.token, ticket.node, self.context.now, self.context.out)
@@ -606,8 +603,10 @@ class TokenHolder:
             if held.using is not None:
                 self.invite(held)
 
-    def is_there(self, node: NodeId, span: Duration) -> bool:
-        return self.context.options.early and self.context.now - self.context.heard.get(node, 0) < span
+    def pace(self, held: HeldToken) -> tuple[Duration, Duration]:
+        """How long a turn takes, and a round trip. A home, which asks nobody for turns, knows that by its offers."""
+        turn = max(self.ahead.trail.stay, self.context.now - held.came_at)
+        return turn, 2 * self.context.way or self.handover.patience.round_trip
 
     def uninvite(self, held: HeldToken) -> None:
         if held.invited != NOBODY:
@@ -647,7 +646,8 @@ class TokenHolder:
         if held.invited not in (NOBODY, to):
             self.uninvite(held)
         self.watch.ended(held)
-        at_once = request > 0 and to not in (held.invited, held.plain) and self.is_there(to, FRESH)
+        lately = context.fresh(*self.pace(held))
+        at_once = request > 0 and to not in (held.invited, held.plain) and context.is_there(to, lately)
         asked = held.invited == to and context.now - held.invited_at >= 2 * context.way
         ways = 1 if at_once or asked else 3
         unseen = self.watch.unseen(held, ways * context.way)

@@ -221,6 +221,7 @@ class Watch:
             return
         context, beats = self.context, held.beats
         if beats.sent_at and beats.tries > 1:
+            context.lost()
             context.suspicious(beats.watcher)
         if beats.sent_at and beats.tries >= TRIES:
             context.suspect(beats.watcher)
