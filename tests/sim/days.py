@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,7 +74,7 @@ DAYS_OF_TWO: dict[str, dict[str, Any]] = {
 }
 # Walks without a hint, which have the pace of the papers: hours would tell no more.
 OF_PAPERS = ("adaptive", "random-access", "sandwich")
-DAYS_OF_PAPERS = ("busy", "loss")
+DAYS_OF_PAPERS = ("busy",)
 
 
 class Range(NamedTuple):
@@ -139,6 +140,7 @@ def as_line(algorithm: str, day: str, found: dict[str, Range]) -> str:
     return "; ".join([algorithm, day, *(f"{name} {low:.4g}..{high:.4g}" for name, (low, high) in found.items())])
 
 
+@cache
 def ranges() -> dict[tuple[str, str], dict[str, Range]]:
     found: dict[tuple[str, str], dict[str, Range]] = {}
     for line in RANGES.read_text().splitlines():
