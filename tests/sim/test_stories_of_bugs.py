@@ -272,6 +272,12 @@ def test_what_was_repaired_stays_repaired(told: str):
         assert max(result.waits) < 5 * SECOND
 
 
+def test_a_home_waits_for_a_token_that_comes_by_anyway_as_long_as_its_ways_take():
+    """Two with half a second between them passed it to and fro. One, the home, had four others' tickets: it waited for
+    the token for a second, sent them after it, and had them back when it had just left again, 450 times."""
+    assert simulate(nemesis.draw(60403, (2, 16)).but(settle_s=20.0)).violations == []
+
+
 @pytest.mark.parametrize(("nodes", "op_s", "most"), [(280, 1.0, 11.0), (30, 60.0, 68.0), (60, 20.0, 39.0)])
 def test_the_price_of_a_turn_hardly_grows_with_its_length(nodes: int, op_s: float, most: float):
     """501 messages an acquisition, with turns of a minute: all asked again and again, and the beats never slowed."""

@@ -260,6 +260,7 @@ class Home:
         "returned_at",
         "roll",
         "search",
+        "trip",
         "turn",
     )
 
@@ -280,6 +281,7 @@ class Home:
         self.reminders = Reminders(here.context, self.posts)
         self.looks_after: dict[int, None] = {}  # slots whose holders should ask for more
         self.turn: Duration = 0  # how long one takes, as far as can be seen from here
+        self.trip: Duration = 0  # how long a watcher's answer took that came when its token had gone
         self.called_at: Instant = 0  # our own ticket was last sent after a token
         self.returned_at: Instant = 0  # tickets that did not reach a holder were last fed again
 
@@ -408,12 +410,19 @@ class Home:
     def _comes_soon(self) -> bool:
         """A token with our own ticket in its queue: others may wait here. Where turns are long they are better off in
         its queue, where everybody sees them, and where they are not lost with this node."""
-        if 0 < self.turn < SHORT:
+        short = max(SHORT, min(2 * self.trip, 3 * SHORT))
+        if 0 < self.turn < short:
             return True
-        if self.context.now >= self.called_at + SHORT:
+        if self.context.now >= self.called_at + short:
             return False
-        self.context.timer("serve", self.called_at + SHORT)
+        self.context.timer("serve", self.called_at + short)
         return True
+
+    def heard_back(self, answer: Heard) -> None:
+        """From a watcher of a token that was here. Where turns are shorter than ways nothing else tells of these."""
+        held, trail = self.here.by_slot.get(answer.slot), self.ahead.trail
+        if (held is None or held.giving) and trail.left_at - trail.stay <= answer.sent <= self.context.now:
+            self.trip = self.context.now - answer.sent
 
     def _look_after(self, slot: int, lent: int) -> None:
         """Its holder is to ask for more when its queue is short. It may not have been told: the token was faster."""

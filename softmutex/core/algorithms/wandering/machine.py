@@ -235,6 +235,7 @@ class Wandering(Algorithm):
             case Seen():
                 self.home.seen(sender, message)
             case Heard():
+                self.home.heard_back(message)
                 self.holder.heard(sender, message)
             case Probe():
                 if message.number:
