@@ -59,6 +59,12 @@ def test_the_smaller_side_of_a_cut_stops(seed: int):
     assert result.violations == []
 
 
+@pytest.mark.parametrize("seed", [83, 167])
+def test_a_token_that_rests_there_is_used_once_more_at_the_most(seed: int):
+    """Its watcher found out that it was cut off when that turn was over, and told only who was using a token."""
+    assert len(late_grants(simulate(cut_off(seed)))) <= 1
+
+
 @pytest.mark.slow
 def test_the_smaller_side_of_a_cut_stops_whatever_the_seed():
     """Where all want it, always. Where it is wanted now and then, a token that rests there may be used once more."""

@@ -497,9 +497,9 @@ class Home:
         return any(post.heard_at for post in self.posts.values())
 
     def takes_back_leases(self) -> None:
-        """This node is cut off."""
+        """This node is cut off. Who has a token parked needs no lease to use it again, and is told as well."""
         for post in self.posts.values():
-            if post.heard_at and post.until:
+            if post.heard_at:
                 place = post.place
                 self.context.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
 
@@ -591,7 +591,8 @@ class Home:
         else:
             post.until = 0
             context.cancel(("watch", place.slot))
-        is_lent = bool(seen.lease or hops > 0) and sender != context.me  # else the other watcher lends
+        is_lent = seen.lease or hops > 0 or self.roll.cut_off
+        is_lent = is_lent and sender != context.me  # else the other watcher lends
         if is_lent and not self.roll.may_lend():
             context.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
             return
