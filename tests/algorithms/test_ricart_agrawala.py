@@ -27,6 +27,7 @@ from softmutex.sim.scenario import Scenario
 from softmutex.sim.scenarios import scenario
 from tests.algorithms.explorer import Found, explore
 from tests.core.bench import Bench
+from tests.depth import DEEP
 
 
 def bench(me: int = 2, members: tuple[int, ...] = (1, 2, 3)) -> Bench:
@@ -237,7 +238,7 @@ def test_it_checks_itself():
         pytest.param({"nodes": 3, "kills": 1}, marks=pytest.mark.slow),
         pytest.param({"nodes": 3, "withdrawn": 1}, marks=pytest.mark.slow),
         pytest.param({"withdrawn": 1, "timers": 2, "leaves": 1, "losses": 1}, marks=pytest.mark.slow),
-        pytest.param({"requests": 2, "timers": 2, "losses": 1}, marks=pytest.mark.slow),
+        *DEEP * (pytest.param({"requests": 2, "timers": 2, "losses": 1}, marks=pytest.mark.slow),),
     ],
     ids=str,
 )

@@ -28,6 +28,7 @@ from softmutex.sim.scenario import Scenario
 from softmutex.sim.scenarios import scenario
 from tests.algorithms.explorer import Found, explore
 from tests.core.bench import START, Bench
+from tests.depth import DEEP
 
 TOKEN = Token(1, 5, 5, 7)
 
@@ -269,7 +270,7 @@ def test_groups_in_which_it_was_missed_for_too_long(seed: int):
         {"nodes": 2, "leaves": 1},
         {"nodes": 3, "kills": 1, "askers": (2,)},
         {"nodes": 3, "leaves": 1, "askers": (2,)},
-        pytest.param({"nodes": 2, "leaves": 1, "joins": 1, "askers": (2, 3)}, marks=pytest.mark.slow),
+        *DEEP * (pytest.param({"nodes": 2, "leaves": 1, "joins": 1, "askers": (2, 3)}, marks=pytest.mark.slow),),
         {"nodes": 3, "askers": (2, 3)},
         {"nodes": 3, "withdrawn": 1, "askers": (2, 3)},
         {"nodes": 3, "joins": 1, "askers": (2,)},

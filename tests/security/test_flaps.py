@@ -65,7 +65,7 @@ def test_whoever_lives_is_back_in_time(seed, complete: bool, identities: bool, t
 
 @pytest.mark.parametrize("seed", [0, pytest.param("many", marks=pytest.mark.slow)])
 def test_whoever_lives_is_back_in_time_where_addresses_change(seed):
-    for each in range(1, 20) if seed == "many" else [seed]:
+    for each in range(1, 12) if seed == "many" else [seed]:
         moving.move(each)
 
 

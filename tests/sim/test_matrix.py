@@ -14,7 +14,7 @@ from tests.depth import DEEP
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 # Sweeps are for `softmutex sim check --scenario all`. One seed of all faults takes 3 s, with all algorithms 20.
 SEEDS = 200 if DEEP else 25 if IN_CI else 6
-SEEDS_OF_OTHERS = 20 if DEEP else 3
+SEEDS_OF_OTHERS = 20 if DEEP else 2
 INSTALLED = plugins.installed(plugins.Role.ALGORITHM)
 OTHERS = [name for name, entry in INSTALLED.items() if entry.value.startswith("softmutex.")]
 OTHERS.remove("wandering")
