@@ -24,9 +24,8 @@ def cut_off(seed: int, demand: str = "") -> Scenario:
     nodes = round(4 * 15 ** dice.random())
     share = round(0.05 + 0.45 * dice.random(), 3)
     hold_s = nemesis.rounded(0.1 * 600 ** dice.random())
-    drawn = demand or dice.choice(DEMANDS)
-    if demand:
-        dice.choice(DEMANDS)
+    drawn = dice.choice(DEMANDS)
+    drawn = demand or drawn
     delay_s = nemesis.rounded(0.0002 * 250 ** dice.random())
     bound_s = nemesis.BOUND_S if nodes <= nemesis.MANY else nemesis.BOUND_OF_MANY_S
     start_s = round(20 + max(5.0, hold_s) * (1 + dice.random()), 2)

@@ -10,14 +10,13 @@ from softmutex.sim import simulate
 from softmutex.sim.report import violations
 from softmutex.sim.scenarios import MATRIX, command, fitting, scenario
 from tests.depth import DEEP
+from tests.sim.days import algorithms
 
 IN_CI = os.environ.get("CI", "").lower() in {"true", "1", "yes"}
 # Sweeps are for `softmutex sim check --scenario all`. One seed of all faults takes 3 s, with all algorithms 20.
 SEEDS = 200 if DEEP else 25 if IN_CI else 6
 SEEDS_OF_OTHERS = 20 if DEEP else 2
-INSTALLED = plugins.installed(plugins.Role.ALGORITHM)
-OTHERS = [name for name, entry in INSTALLED.items() if entry.value.startswith("softmutex.")]
-OTHERS.remove("wandering")
+OTHERS = [name for name in algorithms() if name != "wandering"]
 
 
 # Where a hold is not told of another as it should be: in how many runs in a hundred, at most. Links that take seconds

@@ -48,15 +48,16 @@ async def measure(
         if backend != "softmutex":
             url, server = await stack.enter_async_context(getattr(servers, backend)())
         processes = clients if shape is Shape.PROCESSES else min(PROCESSES, clients)
+        name = f"{NAME}-{clients}"
         task = {
             "backend": backend,
             "url": url,
             "hold_s": hold_s,
             "duration_s": duration_s,
-            "name": f"{NAME}-{clients}",
+            "name": name,
             "nodes": processes if shape is Shape.SHARED else clients,
             "is_shared": shape is Shape.SHARED,
-            "node": {"transport": "udp://127.0.0.1:0", "membership": f"local://{NAME}-{clients}"},
+            "node": {"transport": "udp://127.0.0.1:0", "membership": f"local://{name}"},
         }
         shares = [clients // processes + (i < clients % processes) for i in range(processes)]
         cpu, packets = servers.cpu_of_tree_s(server) if server else 0.0, loopback_packets()

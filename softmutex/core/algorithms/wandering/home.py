@@ -458,9 +458,8 @@ class Home:
         if self.context.options.by_home:
             self.context.post(to, Feed(place.slot, tickets, post.more, STEPS))
         else:  # either it is there, or will come there
-            nodes = {ticket.node for ticket in tickets}
-            if self.turn >= SHORT and to in nodes:  # it went on to the next one
-                to = next((node for node in post.lent if node not in nodes and self.context.reaches(node)), to)
+            if self.turn >= SHORT and to in (fed := dict(tickets)):  # it went on to the next one
+                to = next((node for node in post.lent if node not in fed and self.context.reaches(node)), to)
             to = self.ahead.last_of(place.hop) or to
             self.context.post(to, Feed(place.slot, tickets, post.more, STEPS, place.hop))
 
@@ -500,8 +499,11 @@ class Home:
         """This node is cut off. Who has a token parked needs no lease to use it again, and is told as well."""
         for post in self.posts.values():
             if post.heard_at:
-                place = post.place
-                self.context.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
+                self._doubt(post.place)
+
+    def _doubt(self, place: Place) -> None:
+        """Its holder may be on the smaller side of a cut, as this node is."""
+        self.context.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
 
     def misses(self, slot: int) -> bool:
         """Its holder should have spoken by now."""
@@ -592,9 +594,8 @@ class Home:
             post.until = 0
             context.cancel(("watch", place.slot))
         is_lent = seen.lease or hops > 0 or self.roll.cut_off
-        is_lent = is_lent and sender != context.me  # else the other watcher lends
-        if is_lent and not self.roll.may_lend():
-            context.post(place.holder, Sight(0, place.slot, place, Presence.DOUBTED, False))
+        if is_lent and sender != context.me and not self.roll.may_lend():  # to itself the other watcher lends
+            self._doubt(place)
             return
         room = 1 - len(post.lent) if context.options.by_home else 0 if post.lent else QUEUE
         tickets = self._next(room, sender if seen.lease else NOBODY)
