@@ -33,6 +33,7 @@ class Table:
         self.refuses_to_put_off = False
         self.is_away = False
         self.looks = 0
+        self.look_takes_s = 0.0
         for name in ("queue", "look_at", "let_go", "put_off", "unchain", "keep_by", "say", "cancel"):
             monkeypatch.setattr(jobs, name, getattr(self, name))
 
@@ -56,6 +57,7 @@ class Table:
         self.jobs[job.id] = self.jobs[job.id]._replace(states=frozenset({"RUNNING"}), dependency="")
 
     async def queue(self) -> Queue:
+        await asyncio.sleep(self.look_takes_s)
         self.looks += 1
         if self.is_away:
             raise SlurmFailed("squeue: no answer")
@@ -114,9 +116,9 @@ def member(name: str, config: Path | None = None) -> Node:
 
 
 @asynccontextmanager
-async def working(node: Node, slots: int = 1) -> AsyncIterator[Releaser]:
+async def working(node: Node, slots: int = 1, bridge_s: float = 3600.0) -> AsyncIterator[Releaser]:
     async with node:
-        works = Releaser(node, {"link": slots})
+        works = Releaser(node, {"link": slots}, bridge_s=bridge_s)
         task = asyncio.create_task(works.run("here"))
         try:
             yield works
@@ -131,9 +133,9 @@ async def test_others_of_the_group_wait_no_longer_than_the_bridge_and_one_job(
 ):
     for number in range(1, 4):
         table.submit(number)
-    async with working(member("releaser")), member("other") as other:
+    async with working(member("releaser")) as works, member("other") as other:
         await until(lambda: table.runs(1) and table.jobs["2"].dependency == "1", "the second is not chained")
-        monkeypatch.setattr(seat, "BRIDGE_S", 0.0)  # it is over
+        works.bridge_s = 0.0  # it is over
         await until(lambda: "2 is put off" in table.seen, "the bridge is not given up")
 
         async def enter() -> None:
@@ -158,12 +160,12 @@ async def test_who_was_put_off_for_others_is_not_overtaken_before_the_queue_is_r
 ):
     for number in range(1, 4):
         table.submit(number)
-    async with working(member("releaser")):
+    async with working(member("releaser")) as works:
         await until(lambda: table.runs(1) and table.jobs["2"].dependency == "1", "the second is not chained")
         monkeypatch.setattr(releaser, "QUEUE_LEAST_S", 3600.0)
         looks = table.looks
         await until(lambda: table.looks > looks, "the queue is not read")  # for the last time
-        monkeypatch.setattr(seat, "BRIDGE_S", 0.0)  # it is over
+        works.bridge_s = 0.0  # it is over
         await until(lambda: "2 is put off" in table.seen, "the bridge is not given up")
         table.end(1)
         await until(lambda: table.runs(2) or table.runs(3), "no other one starts")
@@ -224,6 +226,23 @@ async def test_a_controller_that_is_away_costs_no_turn_but_a_releaser_that_ends_
             pass
 
 
+@pytest.mark.parametrize(("share", "most_s", "stays_slow"), [(2000, 3600.0, False), (10**9, 0.1, True)])
+async def test_a_look_at_the_queue_that_took_long_keeps_nobody_waiting_for_many_times_as_long(
+    no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch, share: int, most_s: float, stays_slow: bool
+):
+    """Where it was one of many, and where all of them take long."""
+    monkeypatch.setattr(releaser, "QUEUE_SHARE", share)
+    monkeypatch.setattr(releaser, "QUEUE_MOST_S", most_s)
+    async with working(member("releaser")):
+        await until(lambda: table.looks, "the queue is not read")
+        table.look_takes_s, looks = 0.1, table.looks
+        await until(lambda: table.looks > looks, "the queue is not read again")
+        table.look_takes_s = 0.1 if stays_slow else 0.0
+        table.submit(1)
+        await until(lambda: table.runs(1), "it does not start")
+        table.end(1)
+
+
 async def test_jobs_of_several_slots_never_take_more_than_there_are_and_come_in_in_the_order_of_all(
     no_leaks: Any, table: Table
 ):
@@ -275,9 +294,8 @@ def starts(table: Table) -> list[int]:
 async def test_urgent_jobs_come_before_those_that_were_submitted_within_the_wait_that_they_count_for(
     no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch, ageing: Path
 ):
-    monkeypatch.setattr(seat, "BRIDGE_S", 0.0)  # each job asks anew
     table.submit(1)
-    async with working(member("releaser", ageing)):
+    async with working(member("releaser", ageing), bridge_s=0.0):
         await until(lambda: table.runs(1), "the first does not start")
         for number, priority, submitted_s in (
             (2, 0, 100.0),
@@ -313,9 +331,8 @@ class Asking(Node):
 async def test_the_mutex_is_asked_for_as_urgently_as_the_job_is_and_who_asks_already_goes_on(
     no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch, ageing: Path
 ):
-    monkeypatch.setattr(seat, "BRIDGE_S", 0.0)
     node = Asking.from_config(ageing, name="releaser", **HERE)
-    async with working(node), member("holder", ageing) as holder:
+    async with working(node, bridge_s=0.0), member("holder", ageing) as holder:
         hold = await holder.mutex("link").acquire()
         table.submit(1)
         await waiting(holder, 1)
@@ -353,9 +370,8 @@ def test_the_queue_shows_urgent_jobs_at_the_places_that_the_releaser_told():
 async def test_without_ageing_a_priority_counts_for_nothing_and_its_user_is_told(
     no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(seat, "BRIDGE_S", 0.0)
     table.submit(1)
-    async with working(member("releaser")):
+    async with working(member("releaser"), bridge_s=0.0):
         await until(lambda: table.runs(1), "the first does not start")
         table.submit(2)
         table.submit(3, None, 5)

@@ -21,7 +21,7 @@ from softmutex.core.errors import ConfigError, SoftMutexError
 from softmutex.values import count, duration_s
 
 UNAVAILABLE = 69
-START_WITHIN = "2m"
+START_WITHIN, BRIDGE = "2m", "30s"
 
 RELEASE = """\
 The service that lets waiting jobs go, one turn after the other. It runs where Slurm's commands are, as root or
@@ -55,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=duration_s(START_WITHIN),
         metavar=START_WITHIN,
         help=f"a job that was let go and does not start gives its turn to others; default {START_WITHIN}",
+    )
+    release.add_argument(
+        "--bridge",
+        type=duration_s,
+        default=duration_s(BRIDGE),
+        metavar=BRIDGE,
+        help=f"job follows job for so long before others of the group have their turn; default {BRIDGE}",
     )
     release.add_argument("--config", metavar="FILE", help="settings; else the environment and softmutex.toml")
     release.add_argument("--node-name", metavar="NAME", help="else slurm-<cluster>-<host>-<process>")
@@ -110,7 +117,7 @@ def release(arguments: argparse.Namespace) -> int:
 
 def words_of(arguments: argparse.Namespace) -> list[str]:
     """The same command line once more."""
-    words = ["release", f"--start-within={arguments.start_within:g}"]
+    words = ["release", f"--start-within={arguments.start_within:g}", f"--bridge={arguments.bridge:g}"]
     words += [f"--slots={each}" for each in arguments.slots]
     words += [] if arguments.config is None else [f"--config={arguments.config}"]
     return words + ([] if arguments.node_name is None else [f"--node-name={arguments.node_name}"])

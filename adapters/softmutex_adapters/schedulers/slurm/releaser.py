@@ -22,7 +22,7 @@ L1  A job that could not start if it was let go is passed over. One that was let
     reason that will not pass by itself, else in `start_within_s`, waits again and others come first; so does one that
     was requeued. It is tried again after LATER_S, twice as long each time, up to LATER_MOST_S.
 L2  That its end is noticed costs a job of length t at most t / LOOKS, at least LOOK_LEAST_S, at most LOOK_MOST_S.
-L3  Others of the group wait at most BRIDGE_S and one job longer than if each job took the mutex anew.
+L3  Others of the group wait at most `bridge_s` and one job longer than if each job took the mutex anew.
 
 One releaser works in a cluster; others wait, by a soft mutex of their own, and take over. One that is told to end lets
 them at once, and stays until the jobs that it let go are over (service.py).
@@ -44,7 +44,9 @@ from softmutex_adapters.schedulers.slurm.seat import Ask, Seat
 
 QUEUE_LEAST_S: Final = 0.5  # between two looks at the whole queue
 QUEUE_SHARE: Final = 20  # and so many times as long as such a look takes: one of 50,000 jobs takes a second
+QUEUE_MOST_S: Final = 30.0  # a controller that is stuck for a minute keeps nobody waiting for twenty
 START_WITHIN_S: Final = 120.0
+BRIDGE_S: Final = 30.0
 LATER_S, LATER_MOST_S = 3.0, 60.0
 SAID_MOST: Final = 10_000
 log = logger("slurm")
@@ -111,9 +113,12 @@ class Line:
 
 
 class Releaser:
-    def __init__(self, node: Node, slots: Mapping[str, int], start_within_s: float = START_WITHIN_S) -> None:
+    def __init__(
+        self, node: Node, slots: Mapping[str, int], start_within_s: float = START_WITHIN_S, bridge_s: float = BRIDGE_S
+    ) -> None:
         self.node = node
         self.start_within_s = start_within_s
+        self.bridge_s = bridge_s  # for so long a hold goes on from one job to the next
         self.is_ending = asyncio.Event()
         self._slots = slots
         self._lines: dict[str, Line] = {}
@@ -147,8 +152,9 @@ class Releaser:
     async def _lead(self, cluster: str) -> None:
         async with self.node.mutex(f"slurm-releaser {cluster}"[:64]):
             log.info("%s is the releaser of the cluster %s", self.node.name, cluster)
+            took_s = 0.0
             while True:
-                began_s = time.monotonic()
+                began_s, before_s = time.monotonic(), took_s
                 try:
                     await self._take_in(await jobs.queue())
                     await self._places.tell()
@@ -156,7 +162,9 @@ class Releaser:
                     log.warning("%s Looking again; no turn is given up.", clean(str(trouble)))
                 except Exception:
                     log.exception("a look at the queue failed; looking again")
-                await asyncio.sleep(max(QUEUE_LEAST_S, QUEUE_SHARE * (time.monotonic() - began_s)))
+                took_s = time.monotonic() - began_s
+                usual_s = min(took_s, before_s)  # one that was slow once costs no pause
+                await asyncio.sleep(min(max(QUEUE_LEAST_S, QUEUE_SHARE * usual_s), QUEUE_MOST_S))
 
     # --- the queue ----------------------------------------------------------------------------------------------------
 

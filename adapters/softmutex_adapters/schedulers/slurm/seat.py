@@ -4,7 +4,7 @@
                                 |                   '- the next in line is chained to its end (let go, `afterany`)
                                 '- cannot start: put off, the next in line
 
-The successor is chained while the hold is younger than BRIDGE_S, and put off again where the job that runs outlives
+The successor is chained while the hold is younger than `bridge_s`, and put off again where the job that runs outlives
 that: then others of the group come first.
 """
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 LOOK_LEAST_S: Final = 0.1
 LOOK_MOST_S: Final = 0.5
 LOOKS: Final = 20
-BRIDGE_S: Final = 30.0
 SLURM_GONE_S: Final = 600.0  # a releaser that ends waits no longer for a controller that is down
 PASSING: Final = frozenset({"None", "Resources", "Priority", "Prolog", "Cleaning", "Licenses"})
 STALE: Final = frozenset({"BeginTime", "Dependency"})  # as it was before, until Slurm looks at the job again
@@ -74,7 +73,7 @@ class Seat:
 
     def _may_go_on(self, hold: Hold) -> bool:
         """With the next job, without asking anew. L3"""
-        is_young = time.monotonic() - self._held_since_s < BRIDGE_S
+        is_young = time.monotonic() - self._held_since_s < self._releaser.bridge_s
         return is_young and not self._releaser.is_ending.is_set() and not hold.lost.is_set()
 
     async def _serve(self, job: Job, hold: Hold) -> None:

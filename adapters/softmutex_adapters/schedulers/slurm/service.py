@@ -70,15 +70,16 @@ def guard(words: list[str]) -> int:
 
 def work(arguments: argparse.Namespace, slots: dict[str, int]) -> None:
     logging.raiseExceptions = False  # where the log went may be gone before this ends
-    asyncio.run(serve(arguments.config, arguments.node_name, slots, arguments.start_within))
+    asyncio.run(serve(arguments, slots))
 
 
-async def serve(config: str | None, name: str | None, slots: dict[str, int], start_within_s: float) -> None:
+async def serve(arguments: argparse.Namespace, slots: dict[str, int]) -> None:
     cluster = await name_of_cluster()
-    name = name or f"slurm-{cluster}-{socket.gethostname().partition('.')[0]}-{os.getpid()}"[-60:]
+    name = arguments.node_name or f"slurm-{cluster}-{socket.gethostname().partition('.')[0]}-{os.getpid()}"[-60:]
+    config = arguments.config
     node = Node(name=name) if config is None else Node.from_config(config, name=name)
     async with node:
-        releaser = Releaser(node, slots, start_within_s)
+        releaser = Releaser(node, slots, arguments.start_within, arguments.bridge)
         await watch_guard(releaser.is_ending)
         await releaser.run(cluster)
         try:
