@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from softmutex_adapters.schedulers.slurm import jobs, releaser, seat
+from softmutex_adapters.schedulers.slurm import jobs, places, releaser, seat
 from softmutex_adapters.schedulers.slurm.jobs import TURN_S, Job, Queue, Sight, SlurmFailed, Wish, read_queue, read_wish
 from softmutex_adapters.schedulers.slurm.releaser import Releaser
 from softmutex_adapters.schedulers.slurm.show import describe
@@ -153,6 +153,21 @@ async def test_others_of_the_group_wait_no_longer_than_the_bridge_and_one_job(
         table.end(3)
     starts = [each for each in table.seen if "starts" in each or "other" in each]
     assert starts == ["1 starts", "the other is in", "2 starts", "3 starts"]
+
+
+async def test_who_is_next_reads_so_though_its_old_place_was_written_as_it_was_chained(
+    no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    """The look that knows the place may have begun before, and writes after."""
+    monkeypatch.setattr(places, "EACH_S", 0.05)
+    table.submit(1)
+    async with working(member("releaser")):
+        await until(lambda: table.runs(1), "the first does not start")
+        table.submit(2)
+        await until(lambda: table.jobs["2"].dependency == "1", "the second is not chained")
+        await until(lambda: table.told.get("2") == "next, after job 1", "it reads its old place")
+        for number in (1, 2):
+            table.end(number)
 
 
 async def test_who_was_put_off_for_others_is_not_overtaken_before_the_queue_is_read_again(

@@ -298,8 +298,12 @@ async def update(job: str, *changes: str) -> None:
 
 async def let_go(job: Job, by: str, after: str | None = None) -> None:
     """It may start; `after`: as soon as that one has ended, which Slurm sees to."""
-    chain, words = ([f"dependency=afterany:{after}"], f"next, after job {after}") if after else ([], "its turn")
-    await update(job.id, "starttime=now", f"admincomment={job.wish.mark(by)}", comment(job, words), *chain)
+    chain = [f"dependency=afterany:{after}"] if after else []
+    await update(job.id, "starttime=now", f"admincomment={job.wish.mark(by)}", comment(job, turn(after)), *chain)
+
+
+def turn(after: str | None = None) -> str:
+    return f"next, after job {after}" if after else "its turn"
 
 
 async def put_off(job: Job, why: str) -> None:

@@ -211,11 +211,13 @@ class Releaser:
     def _is_seated(self, job: Job, line: Line, queue: Queue) -> bool:
         for seat in line.seats:
             if seat.job is not None and seat.job.id == job.id:
-                self._places.sees(job, "its turn")
+                self._places.sees(job, jobs.turn())
                 return True
             if seat.next is not None and seat.next.id == job.id:
                 first = queue.jobs.get(seat.job.id) if seat.job else None
                 if not (job.runs and first is not None and first.runs):
+                    if job.wish.by:  # a look that began before it was let go may have told it its old place since
+                        self._places.sees(job, jobs.turn(seat.job and seat.job.id))
                     return True
                 seat.next = None  # somebody started it beside the one whose end it was to wait for
         return False
