@@ -310,6 +310,36 @@ def test_who_keeps_no_more_watches_no_more_and_says_so():
     assert (3, 2) in [(to, keeps.keeper) for to, keeps in sent(b, Keeps)]
 
 
+def test_who_keeps_no_more_tells_whoever_waits_and_has_forgotten_them_when_it_keeps_again():
+    b = founder(1, 2, 3, 4, 5)
+    b.receive(Claim(3, 1, 1, 0, 0, 2), 3)
+    ((_, commit),) = sent(b, Commit)
+    b.receive(Done(commit.nonce, 5), 3)
+    for node in (4, 5):  # the one is fed to the token, the other waits
+        b.receive(Claim(node, 1, 1, 0, 0, 2), node)
+    b.receive(Keeps(5, 2), 2)
+    assert {3, 4, 5} <= {to for to, keeps in sent(b, Keeps) if keeps == Keeps(5, 2)}
+    name = Name(commit.token.slot, commit.token.epoch, commit.token.stamp, commit.token.id, commit.token.hop + 1)
+    b.receive(Legacy(6, (), (name,), (3,), 0), 2)
+    assert b.machine.view().queue == ()
+
+
+def test_who_kept_once_and_proposes_believes_in_no_token_of_then():
+    """Who passes that token on just now is asked again, as by any other proposer."""
+    b, name = lent()
+    b.receive(Beat(1, name, SECOND, False, (), b.now), 3)
+    b.receive(Keeps(5, 2), 2)
+    b.request()
+    b.members.remove(2)
+    b.handle(MembersChanged((), (2,)))
+    b.fire("round")
+    ((to, question),) = sent(b, Propose)
+    passing = Report(question.number, True, 5, 2, SECOND, 3, (), (), (), (name,), (name,))
+    b.receive(passing, to)
+    b.fire("round")
+    assert [to for to, _ in sent(b, Propose)] == [3]
+
+
 def proposer(me: int, *members: int) -> tuple[Bench, Propose]:
     """The keeper, node 1, is gone, and it asks the others."""
     b = Bench(Keeper, me=me, members=(1, *members))

@@ -204,6 +204,25 @@ def test_where_the_lender_is_gone_the_token_goes_round_from_the_borrower():
     assert [to for to, _ in b.passed] == [2]
 
 
+def test_who_takes_the_place_of_a_lender_that_is_gone_waits_for_nothing_by_it():
+    b = bench(me=1)
+    b.members.remove(5)
+    b.visit(token(0)._replace(queue=(Ticket(1, 1), Ticket(3, 1), Ticket(5, 0))), 2)
+    ((to, lent),) = b.passed
+    assert to == 3 and lent.queue == (Ticket(3, 1), Ticket(1, 0))
+
+
+def test_a_token_that_came_home_is_lent_no_more():
+    """Searches went no further than where it was once."""
+    b = bench()
+    b.receive(gimme(1), 4)
+    b.visit(token(0))
+    b.visit(token(0, hop=9)._replace(queue=(Ticket(5, 0), Ticket(1, 1))), 1)
+    b.fire("rest")
+    b.receive(gimme(3), 4)
+    assert [to for to, _ in sent(b, Gimme)] == [6]
+
+
 # --- going round ------------------------------------------------------------------------------------------------------
 
 
@@ -292,6 +311,24 @@ def test_whoever_is_barred_takes_no_older_token():
     assert [to for to, _ in sent(b, Clear)] == [2]
     b.receive(Offer(1, token(0)), 3)
     assert sent(b, Denied) == [(3, Denied(Label(9, 9)))]
+
+
+def test_who_is_asked_twice_to_be_barred_says_twice_that_it_is():
+    """Its first answer was lost, and the inquiry would never end."""
+    b = bench()
+    for _ in range(2):
+        b.receive(Inquire(Label(9, 9), Phase.BARRED, Label(0, 0)), 2)
+        assert [to for to, _ in sent(b, Clear)] == [2]
+    b.receive(Inquire(Label(9, 8), Phase.BARRED, Label(0, 0)), 3)
+    assert sent(b, Clear) == [] and sent(b, Denied) == [(3, Denied(Label(9, 9)))]
+
+
+def test_a_question_that_bars_nothing_is_answered_by_who_is_barred():
+    b = bench()
+    b.receive(Inquire(Label(9, 9), Phase.BARRED, Label(0, 0)), 2)
+    for phase in (Phase.NEIGHBOUR, Phase.ALL):
+        b.receive(Inquire(Label(8, 8), phase, Label(0, 0)), 3)
+        assert sent(b, Clear) == [(3, Clear(Label(8, 8), NEVER_SEEN, Label(9, 9)))]
 
 
 def test_a_token_that_is_refused_waits_for_a_new_label():

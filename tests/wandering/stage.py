@@ -52,6 +52,7 @@ class Stage:
         self.machines: dict[NodeId, Wandering] = {}
         self.timers: dict[tuple[NodeId, TimerName], Instant] = {}
         self.cut: set[NodeId] = set()  # nothing from and to these arrives
+        self.loses: tuple[type[Message], ...] = ()  # nor what is one of these
         self.asleep: dict[NodeId, list[Event]] = {}
         self.sent: Counter[str] = Counter()
         self.granted: list[tuple[NodeId, int]] = []
@@ -88,7 +89,7 @@ class Stage:
             match effect:
                 case Send(to, message):
                     self.sent[name_of(type(message))] += 1
-                    if to in self.machines and not self.cut & {node, to}:
+                    if to in self.machines and not self.cut & {node, to} and not isinstance(message, self.loses):
                         self._push(self.now + DELAY, to, Received(node, message))
                 case SetTimer(timer, at):
                     assert at >= self.now

@@ -448,9 +448,7 @@ class TokenRing(OneByOne):
             self._pass_on(now, out)
 
     def _may_depart(self, now: Instant, out: list[Effect]) -> bool:
-        if self._token is not None:
-            self._pass_on(now, out)
-        done = self._passing is None and (self._token is None or not self._others())
+        done = self._passing is None  # the token that was here is on its way, or nobody else is there
         if done:  # nobody waits for its word any more, and where all is well, nobody need search
             is_missed = self._owes or self._seeking is not None
             out.extend(Send(node, Looked(0, is_missed, self._epoch)) for node in self._others())

@@ -113,25 +113,18 @@ class Office:
     # --- the role ----------------------------------------------------------------------------------------------------
 
     def begin(self, unlent_from: Instant) -> None:
-        self._clear()
         self.confirmed = True
         self.unlent_from = unlent_from
 
     def end(self) -> None:
         """Somebody else keeps: who waits here hears of it, and asks there."""
         for node in [*self.register, *(node for post in self.posts.values() for node in post.fed)]:
-            if node != self._desk.me:
-                self._desk.tell_keeper(node)
+            self._desk.tell_keeper(node)
         for post in self.posts.values():
             self._desk.tell_keeper(post.holder)
             self._desk.cancel(("watch", post.name.slot))
-        self._clear()
-
-    def _clear(self) -> None:
         self.posts.clear()
         self.register.clear()
-        self._beats.clear()
-        self.confirmed = False
 
     def doubt(self) -> None:
         """It slept, or was cut off: others may have installed a keeper since."""
