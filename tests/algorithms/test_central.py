@@ -98,6 +98,27 @@ def test_who_follows_another_obeys_no_former_coordinator():
     assert b.granted == [] and sent(b) == [(1, Known(2, 3))]
 
 
+def test_what_a_coordinator_allowed_in_an_earlier_term_of_its_own_counts_no_more():
+    """C2: it has led again since, and does not know of it: another one may run A."""
+    b = follower()
+    b.request(1)
+    b.receive(Coordinator(3), 1)
+    b.receive(Allow(1, 1, 1, 0), 1)
+    assert b.granted == [] and sent(b) == []
+
+
+def test_the_coordinator_shows_who_runs_and_who_waits_and_the_others_their_own():
+    b, other = coordinator(), follower()
+    for node in (3, 2):
+        b.receive(AskFor(1), node)
+    shown = b.machine.view()
+    assert (shown.holder, shown.queue, shown.state) == (3, (2,), "coordinating")
+    other.request(1)
+    other.receive(Allow(1, 1, 1, 0), 1)
+    shown = other.machine.view()
+    assert (shown.holder, shown.queue, shown.state) == (2, (), "holding")
+
+
 def test_a_request_that_is_not_wanted_any_more_leaves_the_queue():
     b = follower()
     b.request(1)

@@ -10,7 +10,18 @@ import pytest
 from softmutex.core.algorithms.e2e import E2E, Enqueue, Enqueued, IAmWinner, NotHere, PassToken, TokenTaken, Uncrown
 from softmutex.core.algorithms.non_e2e import QUEUE_MOST, NonE2E
 from softmutex.core.algorithms.quorum.messages import Bid, Heir, ReleaseVote, RenewVote, RequestVote, Response
-from softmutex.core.events import SECOND, Effect, Event, Instant, MembersChanged, Received, Released, Send, Withdrawn
+from softmutex.core.events import (
+    SECOND,
+    Effect,
+    Event,
+    Instant,
+    MembersChanged,
+    Received,
+    Released,
+    Send,
+    Suspect,
+    Withdrawn,
+)
 from softmutex.core.machine import Algorithm
 from softmutex.core.routing import PrefixRing, key_of
 from softmutex.sim import nemesis, simulate
@@ -160,6 +171,18 @@ def test_to_another_one_it_goes_only_when_the_first_is_known_to_be_gone():
     b.members.remove(7)
     b.handle(MembersChanged((), (7,)))
     assert [to for to, _ in sent(b, PassToken)] == [8]
+
+
+def test_the_next_one_is_suspected_where_it_does_not_say_again_and_again_that_it_has_the_token():
+    b, _ = winner()
+    b.receive(Enqueue((Bid(3, 7),)), BETWEEN)
+    b.release(1)
+    suspected = []
+    for _ in range(6):
+        b.fire("pass")
+        assert [to for to, _ in sent(b, PassToken)] == [7]
+        suspected.append([each.node for each in b.all_of(Suspect)])
+    assert suspected == [[], [], [7]] * 2
 
 
 def test_who_waits_in_a_queue_asks_there_for_its_place_and_then_the_replicas():

@@ -20,6 +20,7 @@ from softmutex.core.algorithms.keeper.messages import (
     Report,
     Told,
 )
+from softmutex.core.errors import ConfigError
 from softmutex.core.events import (
     SECOND,
     CallRoll,
@@ -45,7 +46,7 @@ from softmutex.sim.faults import Batch, Churn, DeadLink
 from softmutex.sim.nemesis import draw
 from softmutex.sim.result import Result
 from softmutex.sim.scenario import Scenario
-from tests.core.bench import Bench
+from tests.core.bench import START, Bench
 
 FEW = (2, 16)  # nodes
 KEEPER_AND_HOLDER = (Kill(40.0, "holder", times=1), Kill(40.0, "first", times=1))
@@ -209,6 +210,11 @@ def sent(b: Bench, kind: type) -> list[tuple[int, Any]]:
     return [(each.to, each.message) for each in b.effects if isinstance(each, Send) and isinstance(each.message, kind)]
 
 
+def test_a_node_uses_one_slot_at_a_time():
+    with pytest.raises(ConfigError, match="each"):
+        machine(1, {"each": 2})
+
+
 def test_who_claims_an_idle_token_gets_it_at_once():
     b = founder(1, 2, 3)
     b.receive(Claim(3, 1, 1, 0, 0, 2), 3)
@@ -351,6 +357,22 @@ def proposer(me: int, *members: int) -> tuple[Bench, Propose]:
     b.fire("round")
     question = sent(b, Propose)[0][1]
     return b, question
+
+
+@pytest.mark.parametrize(("answering", "least_s", "most_s"), [((2, 3), 2, 10), ((2,), 20, 40)])
+def test_where_nobody_ever_heard_of_a_keeper_who_does_not_answer_is_waited_for_for_long(
+    answering: tuple[int, ...], least_s: float, most_s: float
+):
+    """It may know of one."""
+    b = Bench(Keeper, me=1, members=(1, 2, 3))
+    b.start()
+    b.request()
+    while not b.machine.view().tokens:
+        b.fire(min(b.timers, key=lambda timer: b.timers[timer]))
+        for to, question in sent(b, Propose):
+            if to in answering:
+                b.receive(Report(question.number, True, 0, 0, 0, 3, (), (), (), (), ()), to)
+    assert least_s < b.now_s - START < most_s
 
 
 @pytest.mark.parametrize("sender", [2, 4])

@@ -19,9 +19,10 @@ from softmutex.core.events import (
     NodeId,
     Received,
     Send,
+    Silenced,
     Withdrawn,
 )
-from softmutex.core.machine import Setup
+from softmutex.core.machine import Setup, WhenIsolated
 from softmutex.sim import nemesis, simulate
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.scenarios import scenario
@@ -49,6 +50,16 @@ def test_it_asks_every_other_member_and_runs_with_the_last_permit():
     assert b.granted == []
     b.receive(Permit(1), 1)
     assert b.granted == [1]
+
+
+@pytest.mark.parametrize("choice", ["proceed", "wait"])
+def test_who_falls_silent_is_done_without_only_by_who_is_to_proceed(choice: WhenIsolated):
+    b = bench()
+    b.machine.when_isolated(choice)
+    b.request(1)
+    b.receive(Permit(1), 1)
+    b.handle(Silenced(3))
+    assert b.granted == [1] * (choice == "proceed")
 
 
 def test_it_runs_at_once_where_it_is_alone():

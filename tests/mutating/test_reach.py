@@ -21,6 +21,16 @@ def test_those_that_reach_the_line_are_asked_and_the_quickest_is_first(tmp_path:
     assert asked(tmp_path, "door.py", 7) == ["slow"]
 
 
+def test_each_function_is_asked_once_before_any_is_asked_with_other_parameters(tmp_path: Path):
+    """A hundred copies of the quickest one used up the time, and none of the others was asked."""
+    known = {
+        "tests": ["one[a]", "one[b]", "one[c]", "two"],
+        "seconds": [0.1, 0.3, 0.2, 3.0],
+        "lines": {"door.py": {"4": [0, 1, 2, 3]}},
+    }
+    assert asked(tmp_path, "door.py", 4, known) == ["one[a]", "two", "one[c]", "one[b]"]
+
+
 def test_of_what_runs_when_a_module_is_loaded_those_that_reach_the_module_are_asked_first(tmp_path: Path):
     assert asked(tmp_path, "door.py", 1) == ["quick", "slow"]
     other = {**MAP, "tests": ["slow", "quick", "quicker"], "seconds": [3.0, 0.1, 0.05]}

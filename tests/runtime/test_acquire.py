@@ -85,6 +85,14 @@ async def test_zero_tries(node: Node):
             await asyncio.create_task(_hold(mutex, 0))
 
 
+async def test_who_allows_a_second_waits_and_does_not_only_try(node: Node):
+    mutex = node.mutex("x")
+    async with mutex:
+        waits = asyncio.create_task(_hold(mutex, 1))
+        await until(lambda: mutex.statistics().waiting == 1)
+    await waits
+
+
 async def test_try_acquire_gives_a_hold_or_none(node: Node):
     mutex = node.mutex("x")
     hold = await mutex.try_acquire()

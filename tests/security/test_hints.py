@@ -67,9 +67,11 @@ async def test_the_one_that_is_wrong_is_told_why_and_does_not_work_alone(wrong: 
     network = MemoryNetwork(seed=1)
     async with node_of(network, "a", "b", "c") as a, node_of(network, "b", "a", "c") as b:
         async with a.mutex("x"), node_of(network, "c", "a", "b", **wrong) as c:
+            began = asyncio.get_running_loop().time()
             with pytest.raises(CannotOpen, match=why):
                 async with c.mutex("x"):
                     raise AssertionError("it runs alone, beside a")
+            assert asyncio.get_running_loop().time() - began < 1.0  # with the first refusal
             assert c.statistics().told["turned away"] >= 1
         async with b.mutex("x").hold(timeout=30):
             assert {peer.name for peer in b.peers()} == {"a"}

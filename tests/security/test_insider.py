@@ -26,6 +26,7 @@ from softmutex.core.messages import (
 )
 from softmutex.core.wire import Frame
 from softmutex.ports import Member
+from softmutex.runtime.identity import Vouching
 from softmutex.runtime.sealing import KeyRing, Sealer
 from softmutex.testing import MemoryNetwork, in_virtual_time
 from tests.runtime.group import GROUP, until
@@ -159,6 +160,37 @@ async def test_a_banned_member_that_keeps_all_its_secrets_has_no_effect_after_a_
         assert (len(waits) > 40, max(waits[3:]) < 1.0) == (True, True)
         await speaker.aclose()
         assert bad_address not in [peer.address for peer in a.peers()]
+
+
+@in_virtual_time
+async def test_who_hands_a_token_over_and_signs_nothing_any_more_is_out_until_it_has_greeted_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """As if it had lost its certificate. It is told of by its name, once, and so is the next one."""
+    network, attest = MemoryNetwork(seed=1, delay=0.002), Vouching.attest
+    async with (
+        member(network, tmp_path, "a", set()) as a,
+        member(network, tmp_path, "b", set()) as b,
+        member(network, tmp_path, "c", set()) as c,
+    ):
+
+        async def lapses(node: Node, other: Node) -> None:
+            public = public_of(tmp_path, node.name)
+            await until(lambda: all(len(each.peers()) == 2 for each in (a, b, c)))
+            async with node.mutex("x").hold(timeout=60):
+                asked = asyncio.create_task(other.mutex("x").acquire(timeout=60))
+                await until(lambda: other.mutex("x").statistics().waiting == 1)
+                monkeypatch.setattr(
+                    Vouching, "attest", lambda self, *of: b"" if self.public == public else attest(self, *of)
+                )
+            await until(lambda: node.id not in {peer.id for peer in other.peers()})
+            monkeypatch.setattr(Vouching, "attest", attest)
+            await (await asked).release()
+
+        await lapses(a, b)
+        await lapses(b, c)
+    said = [record.getMessage() for record in caplog.records if "hands a token over without" in record.getMessage()]
+    assert [each.partition(" hands")[0] for each in said] == ["b: a at a", "c: b at b"]
 
 
 @in_virtual_time

@@ -24,7 +24,7 @@ from softmutex.core.events import (
 )
 from softmutex.core.messages import Commit, Void
 from softmutex.sim.spy import SpiedOn
-from tests.wandering.stage import Stage, place_of_token
+from tests.wandering.stage import Stage, place_of_token, said_by
 
 
 @pytest.mark.parametrize("is_used", [True, False])
@@ -106,3 +106,34 @@ def test_where_a_chain_is_broken_everybody_is_asked_who_had_that_token_before():
     stage.run(5)
     around = {to: place for to, place in asked if place[1:4] == broken[1:4] and place.hop == broken.hop}
     assert {1, 4, 5, 6} <= set(around)
+
+
+@pytest.mark.parametrize("better_by", [-1, 1])
+def test_who_doubts_its_token_gives_way_to_a_better_one_that_it_finds_and_to_no_worse_one(better_by: int):
+    stage = Stage(nodes=3)
+    stage.request(3)
+    stage.run(0.5)
+    mine = place_of_token(stage, 3)
+    theirs = mine._replace(epoch=mine.epoch + better_by, id=mine.id + 1, holder=2)
+    asked = stage.machines[3].handle(Slept(5 * SECOND), stage.now)
+    (number,) = {each.message.number for each in asked if isinstance(each, Send) and isinstance(each.message, Probe)}
+    stage.tell(3, Received(2, Sight(number, 0, theirs, Presence.PARKED, True)))
+    assert [token.id for token in stage.machines[3].view().tokens] == [mine.id] * (better_by < 0)
+
+
+def test_who_looks_for_a_token_promises_its_ballot_to_nobody_as_long_as_it_looks():
+    """Its own promise is as old as its question: two newcomers would each make one, with the other's word."""
+    stage = Stage(nodes=3, founder=False)
+    stage.run(1)
+    stage.cut = {1, 2, 3}
+    stage.request(2)
+    asked, refused = 0, 0
+    for _ in range(40):
+        before = stage.sent["PROBE"]
+        stage.run(0.1)
+        if stage.sent["PROBE"] > before:
+            asked += 1
+            for each in said_by(stage, 2, 1, Probe(77, 0, 5, None, False)):
+                if isinstance(each.message, Sight):
+                    refused += not each.message.free
+    assert refused == asked > 3

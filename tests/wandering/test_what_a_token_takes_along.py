@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from softmutex.core.algorithms.wandering.messages import Account, Feed, Place, Queued, Recall, Seen, Want
-from softmutex.core.events import SECOND, Received, Send, Ticket
+import pytest
+
+from softmutex.core.algorithms.wandering.messages import Account, Bequest, Feed, Place, Queued, Recall, Seen, Want
+from softmutex.core.events import SECOND, Received, Ticket
 from softmutex.core.messages import Done
 from tests.wandering.stage import Stage, place_of_token, said_by
 
@@ -29,6 +31,41 @@ def test_who_was_fed_to_a_token_that_had_just_left_is_in_its_queue_when_it_comes
     assert token.queue == (Ticket(4, 1), Ticket(5, 1)) and token.escort.more
     (said,) = said_by(stage, 2, 3, Recall(1, first, first._replace(id=9), None))
     assert isinstance(said.message, Account) and said.message.after == first._replace(hop=first.hop + 1, holder=1)
+
+
+def test_as_many_follow_a_token_that_has_just_left_as_fit_into_its_queue_and_the_others_go_home():
+    stage = Stage(nodes=5)
+    stage.request(2)
+    stage.run(0.5)
+    stage.request(3)
+    stage.run(0.1)
+    stage.loses = (Done,)
+    stage.release(2)
+    stage.run(0.01)
+    home: list[Ticket] = []
+    for first in (10, 30):
+        late = tuple(Ticket(node, 1) for node in range(first, first + 20))
+        home += [
+            ticket
+            for each in said_by(stage, 2, 4, Feed(0, late, False, 4))
+            if isinstance(each.message, Bequest)
+            for ticket in each.message.tickets
+        ]
+    assert home == [Ticket(node, 1) for node in range(42, 50)]
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_what_was_kept_for_a_token_tells_it_whether_others_wait(more: bool):
+    stage = Stage(nodes=5)
+    stage.request(2)
+    stage.run(0.5)
+    stage.request(3)
+    stage.run(0.1)
+    stage.tell(3, Received(1, Feed(0, (Ticket(4, 1),), more, 4, 9)))
+    stage.release(2)
+    stage.run(0.0015)
+    (token,) = stage.machines[3].view().tokens
+    assert token.queue == (Ticket(4, 1),) and token.escort.more is more
 
 
 def test_the_last_resort_comes_sooner_again_with_each_token_that_comes():
