@@ -5,14 +5,18 @@ They tell *when*: what is looked for too late is found all the same, by somebody
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from softmutex.core.algorithms.wandering.messages import Feed, Place, Presence, Probe, Seen, Sight, Want
 from softmutex.core.events import (
     SECOND,
+    Effect,
     Event,
     FactKind,
     Fired,
+    Instant,
     MembersChanged,
     NodeId,
     Note,
@@ -24,6 +28,7 @@ from softmutex.core.events import (
     Slept,
     Ticket,
 )
+from softmutex.sim.spy import SpiedOn
 from tests.wandering.stage import Stage, said_by
 
 HOME, HOLDER, WAITER = 1, 3, 4
@@ -231,3 +236,27 @@ def test_who_waits_asks_soon_when_the_first_home_is_back():
         stage.timers[4, "want"] = later
         stage.tell(4, Returned(node))
         assert (stage.timers[4, "want"] < stage.now + SECOND) is (node == first)
+
+
+def test_an_answer_of_who_was_given_up_does_not_end_the_wait_for_those_who_are_still_asked():
+    """A sample is given up sooner than the homes. Its late answer counts, and nobody else's question is over by it."""
+    stage = Stage(nodes=40, founder=False)
+    stage.run(1)
+    stage.cut = set(stage.members)
+    rounds: list[dict[NodeId, int]] = []
+
+    def look(now: Instant, node: NodeId, event: Event, effects: Sequence[Effect]) -> None:
+        sent = [(each.to, each.message) for each in effects if isinstance(each, Send)]
+        asked = {to: message.number for to, message in sent if isinstance(message, Probe)}
+        if asked:
+            rounds.append(asked)
+
+    stage.machines[20] = SpiedOn(stage.machines[20], 20, look)  # type: ignore[assignment]
+    stage.request(20)
+    while len(rounds) < 2 or not 1 < len(rounds[-1]) < len(rounds[-2]):
+        stage.run(0.01)
+    number = next(iter(rounds[-1].values()))
+    given_up = rounds[-2].keys() - rounds[-1].keys()
+    assert len(given_up) >= len(rounds[-1])
+    for node in sorted(given_up):
+        assert said_by(stage, 20, node, Sight(number, 0, None, Presence.ABSENT, True)) == []

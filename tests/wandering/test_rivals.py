@@ -60,6 +60,7 @@ def test_of_two_tokens_at_one_node_the_better_one_stays_whichever_came_first(bet
     assert [token.id for token in stage.machines[3].view().tokens] == [stays.id]
     assert [note.token.id for _, note in stage.notes if note.kind is FactKind.DISCARDED and note.token] == [goes.id]
     assert stage.granted == ([(3, 1), (3, 2)] if stays is other else [(3, 1)])
+    assert stage.sent["RECALL"] == 1
 
 
 def test_who_gets_its_token_back_shows_itself_as_the_holder_whatever_it_heard_meanwhile():
