@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from softmutex import Hold, HoldLost, Isolated, Node
+from softmutex import AcquireTimeout, Hold, HoldLost, Isolated, Node
 from softmutex.core.events import SECOND, FactKind, LostReason, Note, Overlapped
 from softmutex.ports import Observation
 from softmutex.runtime.statistics import MutexStatistics, OverlapStatistics
@@ -282,6 +282,35 @@ async def test_every_lost_hold_is_counted_shown_to_observers_and_logged_once_wha
     said = [record.getMessage() for record in caplog.records if record.name == "softmutex.hold"]
     for name, reason in reasons:
         assert sum(f"{name!r} is no longer the only one for sure ({reason})" in line for line in said) == 1
+
+
+# --- what is counted of it --------------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_statistics_tell_how_often_and_for_how_long_was_waited_and_held():
+    async with node_on(MemoryNetwork()) as node:
+        mutex = node.mutex("x")
+
+        async def use(seconds: float, **how: float) -> None:
+            async with mutex.hold(**how):
+                await asyncio.sleep(seconds)
+
+        first, second = asyncio.create_task(use(2)), asyncio.create_task(use(3))
+        await asyncio.sleep(1)
+        said = mutex.statistics()
+        assert (said.holding, said.waiting, said.acquisitions, said.hold_total) == (1, 1, 1, 0)
+        with pytest.raises(AcquireTimeout):
+            await use(0, timeout=0.5)
+        cancelled = asyncio.create_task(use(0))
+        await asyncio.sleep(0.1)
+        cancelled.cancel()
+        await asyncio.gather(first, second)
+        said = mutex.statistics()
+        assert (said.holding, said.waiting, said.acquisitions) == (0, 0, 2)
+        assert (said.timeouts, said.cancelled, said.overruns, said.lost) == (1, 1, 0, 0)
+        spans = (said.hold_total, said.hold_max, said.wait_total, said.wait_max)
+        assert spans == pytest.approx((5, 3, 2, 2), abs=0.1)
 
 
 # --- a hold that takes too long -------------------------------------------------------------------------------------
