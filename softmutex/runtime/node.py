@@ -52,6 +52,7 @@ from softmutex.core.events import (
 from softmutex.core.machine import Setup, WhenIsolated
 from softmutex.core.messages import Ahead, Message, name_of
 from softmutex.core.wire import Frame
+from softmutex.ending import end
 from softmutex.ports import CannotOpen, Closed, Datagram, Member, Membership, Observation, Prompt, Transport
 from softmutex.runtime import forks, keys, lives, lookout, resting
 from softmutex.runtime.budgets import Budgets, Quota
@@ -224,9 +225,7 @@ class RunningNode:
             self.transport.hand_to(None)
         self.timers.close()
         self.lag.leave(self)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
         await close_each(self.name, self.membership.aclose, self.transport.aclose)
         if self.identity is not None:
             await close_each(self.name, self.identity.aclose)

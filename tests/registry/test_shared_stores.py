@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import pytest
 from softmutex_adapters.memberships.registry import RegistryMembership
+from softmutex_adapters.registry import redis_store
 from softmutex_adapters.registry.store import Store, StoreFailed, open_store
 
 from softmutex.ports import Member, Observation
@@ -106,6 +108,33 @@ class SharedStore(StoreContract):
 @pytest.mark.needs("redis-server")
 class TestRedis(SharedStore):
     kind = "redis"
+
+    async def test_a_redis_that_stood_still_is_followed_on(
+        self, no_leaks: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another command notices, and drops the connection by which changes are told."""
+        monkeypatch.setattr(redis_store, "PATIENCE_S", 0.2)
+        store, other = self.make(), self.make()
+        await store.open()
+        await other.open()
+        try:
+            await store.changed()
+            follows = asyncio.create_task(store.changed())
+            assert self.process.process is not None
+            self.process.process.send_signal(signal.SIGSTOP)
+            try:
+                with pytest.raises(StoreFailed):
+                    await store.beat("one")
+            finally:
+                self.process.process.send_signal(signal.SIGCONT)
+            with contextlib.suppress(StoreFailed):
+                assert await follows is None, "any group may have changed meanwhile"
+            assert await store.changed() is None
+            await other.commit("lab", {})
+            assert await store.changed() == "lab"
+        finally:
+            await store.aclose()
+            await other.aclose()
 
     async def test_the_page_of_either_registry_shows_the_whole_group(
         self, no_leaks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from softmutex.core.errors import ConfigError
+from softmutex.ending import end
 from softmutex.ports import CannotOpen, Closed, Member
 from softmutex.saying import logger
 from softmutex_adapters.registry import wire
@@ -40,7 +41,6 @@ SETTLE_S = 2.0
 JOIN_S = 5.0
 LOOK_S = 0.5  # the first `watch` waits so long for a list
 LEAVE_S = 0.8
-AGAIN_S = 0.1  # until a task that did not hear its cancellation is told again
 BACK_OFF_S, BACK_OFF_MAX_S = 0.1, 2.0
 LOOKS_A_SECOND = 2_000.0  # of all members together, when the list changes all the time
 GAP_S = 0.02
@@ -197,15 +197,8 @@ class LeasedMembership:
         self._tasks = [loop.create_task(work(), name=name) for work in (self._beat_forever, self._follow_forever)]
 
     async def _stop(self) -> None:
-        """Until they have really ended: redis-py now and then takes a cancellation for its own time limit.
-
-        Until then they are ours, or `watch` would start others, of which nobody knows when the next are started.
-        """
-        running = set(self._tasks)
-        while running:
-            for task in running:
-                task.cancel()
-            _, running = await asyncio.wait(running, timeout=AGAIN_S)
+        """Until then they are ours, or `watch` would start others, of which nobody knows when the next are started."""
+        await end(*self._tasks)
         self._tasks = [task for task in self._tasks if not task.done()]
 
     async def _beat_forever(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from softmutex.ending import end
 from softmutex.ports import Closed, Member
 
 
@@ -85,9 +86,7 @@ class LookedUpMembership:
     # --- how --------------------------------------------------------------------------------------------------------
 
     async def _stop_looking_up(self) -> None:
-        if self._refresher is not None:
-            self._refresher.cancel()
-            await asyncio.gather(self._refresher, return_exceptions=True)
+        await end(self._refresher)
 
     async def _refresh(self) -> None:
         failures = 0

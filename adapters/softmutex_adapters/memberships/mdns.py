@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from softmutex.core.errors import ConfigError
+from softmutex.ending import end
 from softmutex.ports import CannotOpen, Closed, Member
 from softmutex.saying import logger
 from softmutex.urls import Url
@@ -159,9 +160,7 @@ class MdnsMembership:
 
     async def _stop(self) -> None:
         """Says goodbye and closes the sockets: an answer that zeroconf still holds back must not follow the goodbye."""
-        if self._runner is not None:
-            self._runner.cancel()
-            await asyncio.gather(self._runner, return_exceptions=True)
+        await end(self._runner)
         if self._air is not None:
             try:
                 await self._air.say_goodbye()

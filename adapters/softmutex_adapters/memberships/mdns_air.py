@@ -31,6 +31,7 @@ from zeroconf import (  # type: ignore[attr-defined]  # the record types are pub
 from zeroconf.asyncio import AsyncZeroconf
 
 from softmutex.core.events import NodeId
+from softmutex.ending import end
 from softmutex.urls import split_address
 from softmutex_adapters.memberships.mdns_places import Places
 from softmutex_adapters.memberships.mdns_roll import Roll
@@ -93,10 +94,8 @@ class Air(RecordUpdateListener):
             await (await self._azc.async_unregister_service(info))  # the first one only registers the second
 
     async def _stop_announcing(self) -> None:
-        if self._announcing is not None:
-            self._announcing.cancel()
-            await asyncio.gather(self._announcing, return_exceptions=True)
-            self._announcing = None
+        await end(self._announcing)
+        self._announcing = None
 
     # --- asking -----------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from softmutex.core.errors import ConfigError
+from softmutex.ending import end
 from softmutex.ports import CannotOpen, Closed, Member, Proofs
 from softmutex.saying import logger
 from softmutex.urls import Url, host_of, is_loopback, split_address
@@ -281,8 +282,7 @@ class RegistryMembership:
 
     async def _stop(self) -> None:
         while (task := self._task) is not None:  # ours until it has ended, or `watch` would start another one meanwhile
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end(task)
             if self._task is task:
                 self._task = None
 
@@ -348,9 +348,7 @@ class RegistryMembership:
         finally:
             if is_good:
                 self._lost_at = asyncio.get_running_loop().time()
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await end(*beside)
 
     def _is_good(self, base: str) -> None:
         assert self._client is not None

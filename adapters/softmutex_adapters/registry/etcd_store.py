@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Self
 
+from softmutex.ending import end
 from softmutex.urls import Url
 from softmutex_adapters.registry.etcd_gateway import EtcdPlace, Gateway, Json, at, plain, put, read_place, under
 from softmutex_adapters.registry.redis_store import from_json, to_json
@@ -147,9 +148,7 @@ class EtcdStore:
     async def _stop_watching(self) -> None:
         watch, self._watch = self._watch, None
         waiting, self._next = self._next, None
-        if waiting is not None:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
+        await end(waiting)
         if watch is not None:
             await watch.aclose()
 

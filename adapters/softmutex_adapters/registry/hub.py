@@ -27,6 +27,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
+from softmutex.ending import end
 from softmutex.ports import Member
 from softmutex.saying import logger
 from softmutex_adapters.registry import wire
@@ -123,9 +124,7 @@ class Hub:
             for stream in list(self.streams[name]):
                 stream.wake()
         self._wake_polls(*list(self.polls))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
         for name in {**self._pending, **self._waiting, **self._unsaved}:
             async with self._turn:
                 await self._commit(name)

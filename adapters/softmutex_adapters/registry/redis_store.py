@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self, TypeVar
 
 from softmutex.core.errors import ConfigError
+from softmutex.ending import end
 from softmutex.ports import Member
 from softmutex.urls import Url
 from softmutex_adapters.registry.redis_place import RedisPlace, read_place
@@ -121,13 +122,17 @@ class RedisStore:
         if self._channel is None:
             await self._do(self._subscribe)
             return None  # whatever was said before is lost
-        while True:
-            self._next = self._next or asyncio.ensure_future(self._channel.get_message(True, timeout=None))
-            said = await self._do(lambda redis: asyncio.shield(self._next))  # type: ignore[arg-type]
+        while self._channel is not None:
+            waiting = self._next = self._next or asyncio.ensure_future(self._channel.get_message(True, timeout=None))
+            await asyncio.wait((waiting,))
+            if waiting.cancelled():
+                break
+            said = await self._do(lambda redis, waiting=waiting: waiting)  # type: ignore[misc]
             self._next = None
             who, _, group = said["data"].decode().partition(" ") if said else ("", "", "")
             if group and who != self._who:
                 return str(group)
+        return None  # another command found the connection broken, and dropped the channel
 
     async def _subscribe(self, redis: Any) -> None:
         channel = redis.pubsub(ignore_subscribe_messages=True)
@@ -143,9 +148,7 @@ class RedisStore:
     async def _drop_channel(self) -> None:
         channel, self._channel = self._channel, None
         waiting, self._next = self._next, None
-        if waiting is not None:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
+        await end(waiting)
         if channel is not None:
             with contextlib.suppress(Exception):  # its connection is broken, which is why it is dropped
                 await channel.aclose()

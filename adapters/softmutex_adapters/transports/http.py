@@ -34,6 +34,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from softmutex.core.errors import ConfigError
+from softmutex.ending import end
 from softmutex.mailbox import DATAGRAMS_MAX, Mailbox
 from softmutex.ports import CannotOpen, Datagram
 from softmutex.urls import Url, join_address, split_address
@@ -206,10 +207,7 @@ class HttpTransport:
         self._mailbox.close()
         if self._couriers:
             await asyncio.wait(self._couriers, timeout=FLUSH_S)
-        couriers = list(self._couriers)
-        for courier in couriers:
-            courier.cancel()
-        await asyncio.gather(*couriers, return_exceptions=True)
+        await end(*self._couriers)
         self._visits.close()
         for session in (self._session, self._to_strangers):
             if session is not None:

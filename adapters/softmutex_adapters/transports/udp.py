@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
+from softmutex.ending import end
 from softmutex.mailbox import DATAGRAMS_MAX, Mailbox
 from softmutex.ports import Datagram
 from softmutex.urls import Url, join_address, split_address
@@ -185,10 +186,7 @@ class UdpTransport:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
             self._socket.close()
             self._socket = None
-        lookups = list(self._lookups)
-        for lookup in lookups:
-            lookup.cancel()
-        await asyncio.gather(*lookups, return_exceptions=True)
+        await end(*self._lookups)
 
     def statistics(self) -> Mapping[str, int]:
         return {**self._counts, "queue_overflow": self._mailbox.dropped}
