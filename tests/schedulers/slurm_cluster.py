@@ -29,6 +29,7 @@ class Cluster:
         self.here = here
         self.conf = here / "slurm.conf"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.services: list[subprocess.Popen[bytes]] = []  # `softmutex slurm release`, as tests started them
         controller, *ports = free_ports(1 + len(NODES))
         host = socket.gethostname().split(".")[0]
         nodes = "\n".join(

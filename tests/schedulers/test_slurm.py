@@ -228,7 +228,9 @@ def test_a_releaser_that_is_restarted_takes_the_mutex_of_the_job_that_runs(clust
 def start_releaser(cluster: Cluster, *more: str) -> subprocess.Popen[bytes]:
     with (cluster.here / "releaser.out").open("ab") as out:
         command = [SOFTMUTEX, "slurm", "release", *more]
-        return subprocess.Popen(command, env=cluster.environ(), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        service = subprocess.Popen(command, env=cluster.environ(), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    cluster.services.append(service)
+    return service
 
 
 def stop(releaser: subprocess.Popen[bytes]) -> None:

@@ -44,6 +44,8 @@ def site(cluster: Cluster, group: None, log: Path) -> Iterator[SlurmSite]:
     site = SlurmSite(cluster, log, held=True)
     yield site
     site.close()
+    while cluster.services:  # a test that failed has not stopped its own
+        stop(cluster.services.pop())
     wait_until(lambda: not cluster.releasers(), "a releaser does not end")
 
 
