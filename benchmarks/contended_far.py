@@ -29,6 +29,7 @@ SHOWN = (
     ("of_the_possible", "{:>8.1%}"),
     ("share_in_use", "{:>7.1%}"),
     ("jain", "{:>7.3f}"),
+    ("jain_after_first_round", "{:>7.3f}"),
     ("longest_gap_rounds", "{:>7.2f}"),
     ("fewest_of_a_client", "{:>7}"),
     ("packets_per_acquisition", "{:>8.2f}"),
@@ -73,7 +74,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if not arguments.json:
-        heads = "hand-overs/s  possible  in use   Jain  gap (rounds)  fewest  packets  overlap s"
+        heads = "hand-overs/s  possible  in use   Jain  later  gap (rounds)  fewest  packets  overlap s"
         print(f"hosts  one way ms  hold ms  {heads}")
     with tempfile.TemporaryDirectory() as folder:
         key = Path(folder, "group.key")

@@ -64,6 +64,14 @@ def test_the_worst_client_is_seen_where_the_mean_is_fine():
     assert row["longest_gap_rounds"] == 4.5  # a round takes two seconds: ten holds in ten seconds, two clients
 
 
+def test_who_was_alone_until_the_others_had_asked_is_no_unfairness_of_the_later_rounds():
+    alone = [(at / 100, at / 100, at / 100) for at in range(90)]
+    one, other = ([(float(at), float(at), at + 0.4) for at in range(first, 21, 2)] for first in (1, 2))
+    row = summary([{"holds": [alone + one, other]}], 2, 0.0, 0)
+    assert row["jain"] < 0.7
+    assert row["jain_after_first_round"] > 0.99
+
+
 def test_who_never_gets_in_waits_from_the_first_hold_of_all_to_the_last_question():
     assert longest_gap([], 2.0, 7.5) == 5.5
     assert longest_gap([(1.0, 3.0, 3.5), (3.5, 4.0, 7.0)], 2.0, 7.5) == 3.5
