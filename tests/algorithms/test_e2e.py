@@ -124,6 +124,16 @@ def test_who_waits_runs_with_the_token_and_ends_the_reign_where_it_began():
     assert sent(b, Uncrown) == [(FIRST, Uncrown(Bid(1, FIRST)))]
 
 
+def test_who_gets_the_token_gives_back_the_votes_that_it_has_of_its_own():
+    """The reign has its own: with both, nobody else would get one until this turn is over."""
+    b = bench(E2E, SECOND_ONE)
+    b.request(1)
+    mine = sent(b, RequestVote)[0][1].bid
+    b.receive(Response(0, mine, mine), HOMES[0])
+    b.receive(PassToken(Bid(1, FIRST), 3, mine, FIRST, SECOND, 0b111), FIRST)
+    assert [vote.replica for _, vote in sent(b, ReleaseVote) if vote.bid == mine] == [0]
+
+
 def test_a_token_with_little_lease_left_is_renewed_before_a_runs():
     b = bench(E2E, SECOND_ONE)
     b.request(1)

@@ -307,6 +307,16 @@ def test_what_is_lent_on_one_roll_call_is_over_at_one_time(lease_s: int, age_s: 
         assert [lease.renewed for _, lease in sent(b, Lease)] == [True]
 
 
+def test_who_slept_has_no_lease_any_more():
+    """However short it was: meanwhile the keeper may have had another token made."""
+    b = founder(1, 2, 3)
+    b.request()
+    b.handle(Reach(Level.MORE))
+    b.at(0.2)
+    b.handle(Slept(SECOND // 10))
+    assert b.lost == [1]
+
+
 def test_who_keeps_no_more_watches_no_more_and_says_so():
     b, name = lent()
     b.receive(Beat(1, name, SECOND, False, (), b.now), 3)

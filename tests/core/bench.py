@@ -38,6 +38,7 @@ from softmutex.core.events import (
 from softmutex.core.machine import Algorithm, Setup
 from softmutex.core.messages import Message, Offer
 from softmutex.core.timing import Timing
+from softmutex.core.wire import Frame, learn, write_body
 
 E = TypeVar("E", bound=Effect)
 START = 1_000_000  # seconds; no test begins at 0, which could be taken for "never"
@@ -62,6 +63,7 @@ class Bench:
         self.members = list(members)
         if "passing" in {each.name for each in fields(machine.Options)}:
             options = {"passing": passing, **options}
+        learn(machine.name, machine.messages)
         self.rng = random.Random(seed)
         self.machine = machine(Setup(me, self.members, self.rng, timing or Timing(), options))
         self.me = me
@@ -88,6 +90,8 @@ class Bench:
                 self.timers[effect.timer] = effect.at
             elif isinstance(effect, CancelTimer):
                 self.timers.pop(effect.timer, None)
+            elif isinstance(effect, Send):
+                assert write_body(Frame(self.me, effect.to, "x", effect.message)), "it can be said"
         return self.effects
 
     # --- events ---

@@ -84,6 +84,8 @@ class Mutated:
     def __init__(self, job: dict[str, Any]) -> None:
         self.order = {nodeid: place for place, nodeid in enumerate(job["tests"])}
         resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+        # Not by a clock on the wall: on a busy machine what took long once was taken for caught.
+        resource.setrlimit(resource.RLIMIT_CPU, (job["seconds"], job["seconds"] + 5))
         number = job["number"]
         sys.meta_path.insert(0, Finder({job["file"]: lambda source: operators.mutated(source, number)}))
 

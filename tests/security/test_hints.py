@@ -72,6 +72,10 @@ async def test_the_one_that_is_wrong_is_told_why_and_does_not_work_alone(wrong: 
                 async with c.mutex("x"):
                     raise AssertionError("it runs alone, beside a")
             assert asyncio.get_running_loop().time() - began < 1.0  # with the first refusal
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(CannotOpen, match=why):
+                await c.mutex("y").acquire()
+            assert asyncio.get_running_loop().time() - began < 0.01  # it is known by now
             assert c.statistics().told["turned away"] >= 1
         async with b.mutex("x").hold(timeout=30):
             assert {peer.name for peer in b.peers()} == {"a"}

@@ -38,6 +38,7 @@ from softmutex.core.events import (
 from softmutex.core.machine import Setup
 from softmutex.core.messages import Message, name_of
 from softmutex.core.timing import Timing
+from softmutex.core.wire import Frame, learn, write_body
 from tests.tracing import Trace
 
 DELAY = from_seconds(0.001)
@@ -45,6 +46,7 @@ DELAY = from_seconds(0.001)
 
 class Stage:
     def __init__(self, trace: Trace | None = None, nodes: int = 3, founder: bool = True, **options: Any) -> None:
+        learn(Wandering.name, Wandering.messages)
         self.trace = trace
         self.now: Instant = from_seconds(1000)
         self.members = list(range(1, nodes + 1))
@@ -88,6 +90,7 @@ class Stage:
         for effect in effects:
             match effect:
                 case Send(to, message):
+                    assert write_body(Frame(node, to, "x", message)), "it can be said"
                     self.sent[name_of(type(message))] += 1
                     if to in self.machines and not self.cut & {node, to} and not isinstance(message, self.loses):
                         self._push(self.now + DELAY, to, Received(node, message))
