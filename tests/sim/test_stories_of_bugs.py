@@ -257,6 +257,10 @@ STORIES = {
     # A token that was being offered was said to be parked: all who were known to be in its queue were fed to it again,
     # and it went to dozens who had had their turn, for half a minute.
     "what is on its way to the next one is not parked": nemesis.draw(40008, (2, 16)),
+    # An answer was under way for a second and a half, and of that not all was taken off the length of the overlap.
+    "of what an answer that was late leaves open nothing is told": nemesis.draw(80341, (2, 16)).but(
+        duration_s=110.0, settle_s=10.0
+    ),
     # The law's own: the only node that a newcomer knew had left, and nobody knew it yet. It has to begin some time.
     "who can neither ask nor be told makes a token": nemesis.draw(245, (2, 16)).but(
         seed=222, duration_s=45.0, settle_s=60.0

@@ -330,7 +330,8 @@ class OverlapEvidence:
                 length = min(ended, other_ended) - max(begun, other_begun)
                 error = one.error + two.error
                 if length > error:
-                    length -= max(0, error - 2 * self._usual)  # an answer was late: at least so long
+                    if error > 2 * self._usual:
+                        length -= error  # an answer was late: at least so long
                     self._ask(case, one.place, two.place, Together(request, other, length))
                     self._ask(case, two.place, one.place, Together(other, request, length))
 
