@@ -298,6 +298,7 @@ class Handover:
         if outgoing.stage is Stage.OFFERED:
             if not resend:
                 del self.outgoing[outgoing.nonce]
+                self.patience.learn(silent_for, outgoing.tries)  # it may be on its way
                 return self._failed(outgoing, "no answer", out)
             self.send_offer(outgoing, now, out)
         elif resend:
@@ -457,8 +458,7 @@ class Handover:
 
     def on_withdraw(self, sender: NodeId, withdraw: Withdraw) -> None:
         name = (sender, withdraw.nonce)
-        promise = self.promises.get(name)
-        if promise is not None:
+        if (promise := self.promises.get(name)) is not None:
             self._settle(name, promise, False)
 
     def _settle(self, name: tuple[NodeId, int], promise: Promise, taken: bool) -> None:
