@@ -257,6 +257,10 @@ STORIES = {
     # A token that was being offered was said to be parked: all who were known to be in its queue were fed to it again,
     # and it went to dozens who had had their turn, for half a minute.
     "what is on its way to the next one is not parked": nemesis.draw(40008, (2, 16)),
+    # A token was parked at who did not know the only one in its queue, and its home, for that, fed it nobody else.
+    "who is unknown to the holder keeps nobody else waiting": nemesis.draw(80476, (2, 16)).but(
+        duration_s=165.0, settle_s=10.0
+    ),
     # A way took half a second, and a clock ran fast: each offer was given up just before its answer came, for ever.
     "who has waited too short for an answer waits longer for the next": nemesis.draw(80063, (2, 16)).but(settle_s=40.0),
     # An answer was under way for a second and a half, and of that not all was taken off the length of the overlap.

@@ -597,7 +597,10 @@ class Home:
         if is_lent and sender != context.me and not self.roll.may_lend():  # to itself the other watcher lends
             self._doubt(place)
             return
-        room = 1 - len(post.lent) if context.options.by_home else 0 if post.lent else QUEUE
+        if context.options.by_home:
+            room = 1 - len(post.lent)
+        else:  # where it is parked, those in its queue are not known there
+            room = QUEUE - len(post.lent) if not (post.lent and seen.lease) else 0
         tickets = self._next(room, sender if seen.lease else NOBODY)
         tickets = tickets or (() if seen.lease else self.borrowing.for_idle(post))
         post.more = bool(self.ready or self.late or (tickets and (post.more or len(tickets) > LOW)))
