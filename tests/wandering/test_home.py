@@ -63,6 +63,23 @@ def test_who_asked_again_at_the_end_of_its_turn_is_reminded_though_a_word_of_tha
     assert node in reminded and 6 not in reminded
 
 
+def test_a_word_of_the_turn_before_that_comes_after_the_next_ticket_is_not_taken_for_the_next_turn():
+    """The ticket overtook it by a few milliseconds, and was lost with the token: minutes beside an idle one."""
+    stage, home, node = Stage(nodes=30, founder=False), 1, 29
+    said_by(stage, home, 6, Seen(Place(0, 7, 1, 70, 500, 6), 2 * SECOND, ()))
+    for other in range(5, node):
+        said_by(stage, home, other, Want(other, 1, False, 0))
+    said_by(stage, home, node, Want(node, 2, False, 0))
+    stage.run(0.001)
+    said_by(stage, home, node, Seen(Place(0, 7, 1, 70, 505, node), 2 * SECOND, ()))
+    reminded = set[NodeId]()
+    for hop, lease in enumerate((2 * SECOND, 0, 2 * SECOND, 0), 510):  # the lost ones are fed once more, and lost
+        stage.run(1)
+        said = said_by(stage, home, 6, Seen(Place(0, 7, 1, 70, hop, 6), lease, ()))
+        reminded |= {each.to for each in said if isinstance(each.message, Queued) and not each.message.patience}
+    assert node in reminded and 6 not in reminded
+
+
 def test_whose_answer_came_later_than_it_was_waited_for_is_asked_less_often_the_next_time(
     monkeypatch: pytest.MonkeyPatch,
 ):

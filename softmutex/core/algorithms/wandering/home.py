@@ -182,6 +182,7 @@ class ToldToWait(NamedTuple):
     hop: int  # of the only token, as it was known then; 0: there are several
     turns: int  # of its to be seen until it is served: 2 if an earlier request of it was in a token's queue then
     times: int  # that it was reminded
+    at: Instant
 
 
 class Reminders:
@@ -196,7 +197,8 @@ class Reminders:
 
     Who was told and has not been seen with a token since is reminded at each idle moment, `REMINDED` times in all: a
     reminder may be lost as well. Who asks again as its turn begins is told before that turn is seen: it is the next
-    one that counts. Who has had its turn does not answer. At most `REGISTER` are noted.
+    one that counts; and a word of the turn before may come later than the ticket of the next one. Who has had its turn
+    does not answer. At most `REGISTER` are noted.
     """
 
     __slots__ = ("context", "posts", "told")
@@ -212,7 +214,7 @@ class Reminders:
             turns = max(turns, told.turns)
         if patience > PATIENCE and len(self.told) < REGISTER:
             post = self.posts.get(0) if self.context.options.slots == 1 else None
-            self.told[node] = ToldToWait(request, 0 if post is None else post.place.hop, turns, 0)
+            self.told[node] = ToldToWait(request, 0 if post is None else post.place.hop, turns, 0, self.context.now)
 
     def departed(self, node: NodeId) -> None:
         self.told.pop(node, None)
@@ -220,7 +222,8 @@ class Reminders:
     def seen(self, place: Place, is_idle: bool) -> None:
         """A token is there. Who waits behind a turn of another one, as far as is known here, is left alone."""
         told = self.told.get(place.holder)
-        if told is not None and place.hop > told.hop:
+        trip = max(self.context.round_trip, 2 * self.context.way)
+        if told is not None and place.hop > told.hop and self.context.now - told.at > 2 * trip:
             if is_idle or told.turns == 1:
                 del self.told[place.holder]  # it had its turn
             else:
