@@ -222,8 +222,9 @@ class InPlace:
         child = os.fork()
         if child == 0:
             said = "it ends the tests"
-            sys.modules["softmutex.runtime.forks"].here.generation -= 1  # or no test could use what its module made
             try:
+                if forks := sys.modules.get("softmutex.runtime.forks"):
+                    forks.here.generation -= 1  # or no test could use a seal that its module made
                 resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
                 resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 5))
                 said = work()
