@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-AGAIN_S: Final = 0.1
+AGAIN_S: Final = 1.0  # whoever heard it has so long to clean up undisturbed
 
 
 async def end(*tasks: asyncio.Future[Any] | None) -> None:

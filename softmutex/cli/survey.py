@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from softmutex import plugins
 from softmutex.core.messages import Forgetting
+from softmutex.ending import end
 from softmutex.ports import Closed, Member, shows_all
 from softmutex.runtime import keys
 from softmutex.runtime.config import SAFE, Settings
@@ -92,9 +93,7 @@ class Survey:
         await self._close()
 
     async def _close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
         await self._membership.aclose()
         await self._transport.aclose()
 

@@ -34,6 +34,7 @@ from softmutex.core.messages import (
     StatusRequest,
 )
 from softmutex.core.wire import Frame
+from softmutex.ending import end
 from softmutex.ports import Closed, Datagram, Explaining, Member, Transport
 from softmutex.runtime import keys
 from softmutex.runtime.clock import Clock
@@ -334,8 +335,6 @@ async def ask_all(settings: Settings, timeout_s: float = 1.0) -> Mapping[Member,
 
         return dict(zip(members, await asyncio.gather(*map(ask, members)), strict=True))
     finally:
-        if listener is not None:
-            listener.cancel()
-            await asyncio.gather(listener, return_exceptions=True)
+        await end(listener)
         await membership.aclose()
         await transport.aclose()

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from softmutex.ending import end
 from softmutex.ports import Closed, Member
 
 
@@ -53,8 +54,5 @@ class Warned:
                 return self._shown
 
     async def aclose(self) -> None:
-        waiting = [future for future in (self._lists, self._bans) if future is not None]
-        for future in waiting:
-            future.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await end(self._lists, self._bans)
         await self._membership.aclose()

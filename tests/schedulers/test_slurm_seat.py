@@ -118,7 +118,7 @@ def member(name: str, config: Path | None = None) -> Node:
 @asynccontextmanager
 async def working(node: Node, slots: int = 1, bridge_s: float = 3600.0) -> AsyncIterator[Releaser]:
     async with node:
-        works = Releaser(node, {"link": slots}, bridge_s=bridge_s)
+        works = Releaser(node, {"link": slots}, start_within_s=120.0, bridge_s=bridge_s)
         task = asyncio.create_task(works.run("here"))
         try:
             yield works
@@ -128,9 +128,7 @@ async def working(node: Node, slots: int = 1, bridge_s: float = 3600.0) -> Async
             await works.finish()
 
 
-async def test_others_of_the_group_wait_no_longer_than_the_bridge_and_one_job(
-    no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch
-):
+async def test_others_of_the_group_wait_no_longer_than_the_bridge_and_one_job(no_leaks: Any, table: Table):
     for number in range(1, 4):
         table.submit(number)
     async with working(member("releaser")) as works, member("other") as other:
@@ -307,7 +305,7 @@ def starts(table: Table) -> list[int]:
 
 
 async def test_urgent_jobs_come_before_those_that_were_submitted_within_the_wait_that_they_count_for(
-    no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch, ageing: Path
+    no_leaks: Any, table: Table, ageing: Path
 ):
     table.submit(1)
     async with working(member("releaser", ageing), bridge_s=0.0):
@@ -344,7 +342,7 @@ class Asking(Node):
 
 
 async def test_the_mutex_is_asked_for_as_urgently_as_the_job_is_and_who_asks_already_goes_on(
-    no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch, ageing: Path
+    no_leaks: Any, table: Table, ageing: Path
 ):
     node = Asking.from_config(ageing, name="releaser", **HERE)
     async with working(node, bridge_s=0.0), member("holder", ageing) as holder:
@@ -383,7 +381,7 @@ def test_the_queue_shows_urgent_jobs_at_the_places_that_the_releaser_told():
 
 
 async def test_without_ageing_a_priority_counts_for_nothing_and_its_user_is_told(
-    no_leaks: Any, table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    no_leaks: Any, table: Table, caplog: pytest.LogCaptureFixture
 ):
     table.submit(1)
     async with working(member("releaser"), bridge_s=0.0):

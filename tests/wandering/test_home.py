@@ -45,6 +45,16 @@ def test_a_home_that_asked_for_the_token_feeds_whom_it_finds_it_at():
     assert stage.machines[14].view().queue[len(before) :] != ()
 
 
+def who_are_reminded_by(stage: Stage, home: NodeId) -> set[NodeId]:
+    """While the token is idle now and then at node 6, and its queue lost each time."""
+    reminded = set[NodeId]()
+    for hop, lease in enumerate((2 * SECOND, 0, 2 * SECOND, 0), 510):  # the lost ones are fed once more, and lost
+        stage.run(1)
+        said = said_by(stage, home, 6, Seen(Place(0, 7, 1, 70, hop, 6), lease, ()))
+        reminded |= {each.to for each in said if isinstance(each.message, Queued) and not each.message.patience}
+    return reminded
+
+
 def test_who_asked_again_at_the_end_of_its_turn_is_reminded_though_a_word_of_that_turn_comes_after():
     """The network repeats and overtakes. Its ticket is lost here, and the token idle: nobody else would tell it."""
     stage, home, node = Stage(nodes=30, founder=False), 1, 29
@@ -55,11 +65,7 @@ def test_who_asked_again_at_the_end_of_its_turn_is_reminded_though_a_word_of_tha
     said_by(stage, home, node, Want(node, 2, False, 0))
     stage.run(1)
     said_by(stage, home, node, turn)
-    reminded = set[NodeId]()
-    for hop, lease in enumerate((2 * SECOND, 0, 2 * SECOND, 0), 510):  # the lost ones are fed once more, and lost
-        stage.run(1)
-        said = said_by(stage, home, 6, Seen(Place(0, 7, 1, 70, hop, 6), lease, ()))
-        reminded |= {each.to for each in said if isinstance(each.message, Queued) and not each.message.patience}
+    reminded = who_are_reminded_by(stage, home)
     assert node in reminded and 6 not in reminded
 
 
@@ -72,11 +78,7 @@ def test_a_word_of_the_turn_before_that_comes_after_the_next_ticket_is_not_taken
     said_by(stage, home, node, Want(node, 2, False, 0))
     stage.run(0.001)
     said_by(stage, home, node, Seen(Place(0, 7, 1, 70, 505, node), 2 * SECOND, ()))
-    reminded = set[NodeId]()
-    for hop, lease in enumerate((2 * SECOND, 0, 2 * SECOND, 0), 510):  # the lost ones are fed once more, and lost
-        stage.run(1)
-        said = said_by(stage, home, 6, Seen(Place(0, 7, 1, 70, hop, 6), lease, ()))
-        reminded |= {each.to for each in said if isinstance(each.message, Queued) and not each.message.patience}
+    reminded = who_are_reminded_by(stage, home)
     assert node in reminded and 6 not in reminded
 
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from softmutex.cli.benching import servers
 from softmutex.cli.benching.workers import Line, cpu_s, in_processes
+from softmutex.sim.result import jain
 
 PROCESSES = 4
 NAME = "bench-contended"
@@ -130,11 +131,6 @@ def summary(answers: list[dict[str, Any]], clients: int, cpu: float, packets: in
         "cpu_per_acquisition_us": cpu / len(holds) * 1e6,
         "packets_per_acquisition": packets / len(holds),
     }
-
-
-def jain(counts: list[int]) -> float:
-    """Jain's index: 1 when all have the same, 1/n when one has all."""
-    return sum(counts) ** 2 / (len(counts) * sum(count * count for count in counts))
 
 
 def longest_gap(done: list[Span], begin: float, end: float) -> float:

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from softmutex.ending import end
 from softmutex.ports import Closed
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ async def repeating(act: Callable[[], object]) -> AsyncIterator[None]:
     finally:
         if repeater.done():
             repeater.result()  # it failed, and what it does was not done again
-        await drop(repeater)
+        await end(repeater)
 
 
 class Holdings:
@@ -91,10 +92,3 @@ async def must_be_closed(waiting: Awaitable[object], within_s: float) -> None:
     except Closed:
         return
     raise AssertionError(f"after aclose it returned {got!r} instead of raising Closed")
-
-
-async def drop(task: asyncio.Future[Any]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled():
-        task.exception()

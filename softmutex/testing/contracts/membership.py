@@ -7,6 +7,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import ClassVar
 
+from softmutex.ending import end
 from softmutex.ports import (
     Authority,
     Banning,
@@ -21,7 +22,7 @@ from softmutex.ports import (
     is_complete,
     is_on_this_host,
 )
-from softmutex.testing.contracts.checks import Holdings, check, drop, eventually, in_time, must_be_closed
+from softmutex.testing.contracts.checks import Holdings, check, eventually, in_time, must_be_closed
 
 # What `watch` of each membership under test has returned so far.
 SHOWN: weakref.WeakKeyDictionary[Membership, list[list[str]]] = weakref.WeakKeyDictionary()
@@ -108,7 +109,7 @@ class MembershipContract:
                     shown = await in_time(waiting, "watch does not notice a newcomer", self.patience_s)
                     check(addresses(shown) == addresses([self.member(2)]), f"watch shows {shown}")
             finally:
-                await drop(waiting)
+                await end(waiting)
 
     # --- M3 ---------------------------------------------------------------------------------------------------------
 
@@ -150,7 +151,7 @@ class MembershipContract:
                 )
                 await self._must_wait(waiting)
             finally:
-                await drop(waiting)
+                await end(waiting)
                 await self.mend_it()
             await three.join(self.member(3))
             await self.until_shown(three, [1, 2])
@@ -205,7 +206,7 @@ class MembershipContract:
             for _ in range(5):
                 waiting = asyncio.ensure_future(one.watch())
                 await asyncio.sleep(0)
-                await drop(waiting)
+                await end(waiting)
                 if not waiting.cancelled():
                     shown = addresses(waiting.result())
             await two.join(self.member(2))
@@ -221,7 +222,7 @@ class MembershipContract:
             try:
                 await eventually(lambda: not getattr(one, "pending", ()), "something stays pending", self.patience_s)
             finally:
-                await drop(watching)
+                await end(watching)
 
     async def test_group_key_is_32_bytes_and_the_same_for_all_or_none(self) -> None:
         async with self.made(2) as (one, two):

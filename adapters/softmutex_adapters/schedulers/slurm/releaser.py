@@ -45,8 +45,6 @@ from softmutex_adapters.schedulers.slurm.seat import Ask, Seat
 QUEUE_LEAST_S: Final = 0.5  # between two looks at the whole queue
 QUEUE_SHARE: Final = 20  # and so many times as long as such a look takes: one of 50,000 jobs takes a second
 QUEUE_MOST_S: Final = 30.0  # a controller that is stuck for a minute keeps nobody waiting for twenty
-START_WITHIN_S: Final = 120.0
-BRIDGE_S: Final = 30.0
 LATER_S, LATER_MOST_S = 3.0, 60.0
 SAID_MOST: Final = 10_000
 log = logger("slurm")
@@ -113,9 +111,7 @@ class Line:
 
 
 class Releaser:
-    def __init__(
-        self, node: Node, slots: Mapping[str, int], start_within_s: float = START_WITHIN_S, bridge_s: float = BRIDGE_S
-    ) -> None:
+    def __init__(self, node: Node, slots: Mapping[str, int], start_within_s: float, bridge_s: float) -> None:
         self.node = node
         self.start_within_s = start_within_s
         self.bridge_s = bridge_s  # for so long a hold goes on from one job to the next

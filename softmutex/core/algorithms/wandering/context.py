@@ -354,6 +354,11 @@ class Context(Outbox):
         """The usual one. (Not measured yet: some milliseconds.)"""
         return self._round_trip if self._round_trip >= 0 else RTO_LEAST // 4
 
+    @property
+    def there_and_back(self) -> Duration:
+        """The longer of what is known of a round trip and of a way."""
+        return max(self.round_trip, 2 * self.way)
+
     def answered(self, took: Duration, repeated: bool) -> None:
         """How long a message is under way, by an answer to our WANT; to one that was repeated only if nothing is known
         yet: it may be less. No time-out goes by this: what a home does first may take longer."""

@@ -222,8 +222,8 @@ class Reminders:
     def seen(self, place: Place, is_idle: bool) -> None:
         """A token is there. Who waits behind a turn of another one, as far as is known here, is left alone."""
         told = self.told.get(place.holder)
-        trip = max(self.context.round_trip, 2 * self.context.way)
-        if told is not None and place.hop > told.hop and self.context.now - told.at > 2 * trip:
+        context = self.context
+        if told is not None and place.hop > told.hop and context.now - told.at > 2 * context.there_and_back:
             if is_idle or told.turns == 1:
                 del self.told[place.holder]  # it had its turn
             else:
@@ -581,7 +581,7 @@ class Home:
                 if node not in (place.holder, context.me) and self.borrowing.once(Ticket(node, request)):
                     self.ready.setdefault(node, request)
         elif not hops and same_token(post.place, place):
-            if context.now - post.fed_at > max(context.round_trip, 2 * context.way):
+            if context.now - post.fed_at > context.there_and_back:
                 self.ready = {**post.never_arrived(seen.queue), **self.ready}
             else:
                 coming = post.never_arrived(seen.queue)  # said before they arrived there
