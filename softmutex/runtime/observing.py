@@ -158,11 +158,12 @@ class Observers:
     # --- what readers read --------------------------------------------------------------------------------------------
 
     def diary_of(self, mutex: LocalMutex) -> MutexDiary:
-        with self._lock:
-            if mutex.diary is None:
-                mutex.diary = MutexDiary(mutex, self._read)
-                self._diaries[mutex.diary] = None
-            return mutex.diary
+        if mutex.diary is None:  # once for a mutex: each hand-over and each wait comes by here
+            with self._lock:
+                if mutex.diary is None:
+                    mutex.diary = MutexDiary(mutex, self._read)
+                    self._diaries[mutex.diary] = None
+        return mutex.diary
 
     def settle(self) -> None:
         """In any thread."""
