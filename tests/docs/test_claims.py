@@ -1,6 +1,7 @@
 """No figure stands in the README or in the docs but in a section that `docs/claims.md` names, with what checks it.
 
-Or that names the command itself: then whoever doubts it has all he needs on the spot.
+Or that names the command itself: then whoever doubts it has all he needs on the spot. So does each line of
+`docs/limits.md` that says what falls short, and by how much.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from softmutex.cli import BY_ENTRY_POINT, COMMANDS
 from tests.docs.pages import ROOT, pages
 
 CLAIMS = ROOT / "docs" / "claims.md"
+LIMITS = ROOT / "docs" / "limits.md"
 OF_THEIR_OWN = {"glossary.md", "limits.md", "claims.md"}  # of words, of bounds (with a test a row), and this table
 UNITS = (
     r"ns|µs|ms|s|min|minutes?|seconds?|hours?|%|KiB|MiB|GiB|KB|MB|GB|Mbit/s|MB/s|bytes?|messages?|packets?|round trips?"
@@ -28,8 +30,11 @@ FIGURE = re.compile(rf"(?<![\w./-])\d[\d,.]*(?:\s?(?:to|-|–|±)\s?\d[\d,.]*)?\
 ROW = re.compile(
     r"^\| (?:\[[^]]*\]\((?P<page>[^)]*)\)|(?P<readme>README\.md)) \| (?P<section>[^|]*) \| (?P<rest>.*) \|$"
 )
+HEADING = re.compile(r"\| (?:page|---) \|")
 COMMAND = re.compile(r"`(?:softmutex (?:sim|bench|demo)|python (?:-m )?(?:benchmarks|tests))[ /.]")
 CODE = re.compile(r"`([^`]*)`")
+# By a command, a test, or another page.
+SHOWN = re.compile(r"`[^`]*(?:softmutex |python |pytest |\.ci/|tests/)[^`]*`|\]\([a-z/-]+\.md")
 
 
 def sections(page: Path) -> Iterator[tuple[str, str]]:
@@ -65,6 +70,18 @@ def test_every_figure_stands_in_a_section_that_the_table_of_claims_names():
             if (page, heading) not in named and (figure := FIGURE.search(line)):
                 missing[f"{page.relative_to(ROOT)}, {heading!r}"] = figure[0]
     assert not missing, f"give each a row in docs/claims.md: {missing}"
+
+
+def test_no_row_is_passed_over():
+    """One without its last `|` was: nobody asked it whether its command is there."""
+    lines = [line for line in CLAIMS.read_text().splitlines() if line.startswith("|")]
+    assert [line for line in lines if not ROW.match(line)] == [line for line in lines if HEADING.match(line)]
+
+
+def test_whatever_falls_short_and_has_a_figure_says_what_shows_it():
+    short = [line for heading, line in sections(LIMITS) if heading == "What falls short" and line.startswith("- ")]
+    assert len(short) >= 20
+    assert [line for line in short if FIGURE.search(line) and not SHOWN.search(line)] == []
 
 
 def test_every_row_names_a_section_that_is_there():
