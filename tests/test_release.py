@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ def test_a_commit_is_asked_what_ci_asks_of_format_lint_and_imports():
         ["lint-imports", "--no-cache"],
     ]
     assert all(any(step.startswith(entry) for step in steps) for entry in asked)
+
+
+def test_a_commit_and_ci_look_at_the_same_scripts():
+    """`pre-commit` knows Python by the first line, ruff by the name: a commit was refused for what CI never saw."""
+    scripts = [file for file in (ROOT / ".ci").iterdir() if "python" in file.read_text().partition("\n")[0]]
+    included = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["extend-include"]
+    assert sorted(included) == sorted(f".ci/{file.name}" for file in scripts)
 
 
 def test_the_notes_of_a_release_are_a_section_of_the_changelog():
