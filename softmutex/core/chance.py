@@ -23,6 +23,11 @@ class Rng(Protocol):
     def random(self) -> float: ...
 
 
+def drawn(rng: Rng) -> int:
+    """53 random bits: all that `random` gives. Two nodes that draw do not draw the same."""
+    return int(rng.random() * 2**53)
+
+
 def natural_log(x: float) -> float:
     """ln x for x > 0, within a few units of the last place."""
     mantissa, exponent = frexp(x)

@@ -23,7 +23,7 @@ class Patience:
         self.round_trip: Duration = 0  # smoothed; 0: nothing is known
         self._deviation: Duration = 0
 
-    def wait(self, tries: int) -> Duration:
+    def wait(self, tries: int = 0) -> Duration:
         """How long to wait for the answer to what has been sent 1 + `tries` times.
 
         It doubles, but not up to `first` where the network is fast: there, many tries are worth more when much is lost.
@@ -32,7 +32,7 @@ class Patience:
             return self._wait
         return min(self._wait << tries, max(self._first // 2, 2 * self._wait), self._longest)
 
-    def learn(self, round_trip: Duration, tries: int) -> None:
+    def learn(self, round_trip: Duration, tries: int = 0) -> None:
         """An answer came, `round_trip` after the first of 1 + `tries` copies was sent."""
         if tries:
             self._wait = self.wait(1)

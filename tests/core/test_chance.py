@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from softmutex.core.chance import exponential, natural_log
+from softmutex.core.chance import drawn, exponential, natural_log
 from softmutex.core.events import SECOND
 
 
@@ -47,3 +47,12 @@ def test_one_number_is_drawn_for_each():
     exponential(one, SECOND)
     other.random()
     assert one.random() == other.random()
+
+
+@pytest.mark.parametrize(("random", "number"), [(0.0, 0), (2**-53, 1), (0.5, 2**52), (1 - 2**-53, 2**53 - 1)])
+def test_a_number_that_is_drawn_has_53_bits(random: float, number: int):
+    class Rng:
+        def random(self) -> float:
+            return random
+
+    assert drawn(Rng()) == number

@@ -300,7 +300,7 @@ class Central(WithLeader):
         out.append(CancelTimer(CHECK))
         if self._waiting and self._running is None:
             self._asks = 0  # who is followed was told that this node waits
-            out.append(SetTimer(AGAIN, now + max(self._patience.wait(0), self._turn())))
+            out.append(SetTimer(AGAIN, now + max(self._patience.wait(), self._turn())))
 
     def _changed(self, joined: Sequence[NodeId], left: Sequence[NodeId], now: Instant, out: list[Effect]) -> None:
         for node in left:

@@ -255,13 +255,13 @@ class E2E(Quorum):
                         self._learn(now)
                     self._server, self._asked_server = sender, False
                     wait = min(SELDOM, self._op * (2 * min(ahead, QUEUE_MOST) + 1) // 2)
-                    out.append(SetTimer(AGAIN, now + max(self._patience.wait(0), wait)))
+                    out.append(SetTimer(AGAIN, now + max(self._patience.wait(), wait)))
             case NotHere(bid):
                 if self._passing is not None and bid.name == self._passing.bid.name:
                     self._pass_token(now, out)
                 elif bid.name == self._bid.name and self._running is None and self._server in (sender, NOBODY):
                     self._server = NOBODY
-                    out.append(SetTimer(AGAIN, now + self._patience.wait(0) // 2))
+                    out.append(SetTimer(AGAIN, now + self._patience.wait() // 2))
             case PassToken():
                 self._given(sender, message, now, out)
             case TokenTaken(reign, turn):
@@ -381,7 +381,7 @@ class E2E(Quorum):
             self._server, self._renewed_at = NOBODY, 0
             self._owners, self._since, self._votes = {}, {}, {}
             self._voters = [number for number in range(len(self._keys)) if voters >> number & 1]
-            left = min(left, self._lease) - self._patience.wait(0) // 2  # it was on its way for a while
+            left = min(left, self._lease) - self._patience.wait() // 2  # it was on its way for a while
             self._until = now + max(0, left)
             if left < self._lease // 3 or len(self._voters) < self._needed:
                 self._is_renewing = True

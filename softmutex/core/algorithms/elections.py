@@ -414,7 +414,7 @@ class WithLeader(OneByOne):
     def _pass(self, message: Ballot | Elected, now: Instant, out: list[Effect]) -> None:
         to = self._next()
         self._unpassed[type(message) is Elected] = (to, message, 0)
-        out += [Send(to, message), SetTimer(PASS, now + self._patience.wait(0))]
+        out += [Send(to, message), SetTimer(PASS, now + self._patience.wait())]
 
     def _pass_again(self, now: Instant, out: list[Effect]) -> None:
         """To whoever is the next now."""

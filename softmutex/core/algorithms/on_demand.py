@@ -83,7 +83,7 @@ class OnDemand(TokenRing):
             self._asked += 1
             self._wish, self._repeats, self._asked_at = self._asked, 0, now
             self._say(Wish(self._wish), now, out)
-            out.append(SetTimer(AGAIN, now + self._wishes.wait(0)))
+            out.append(SetTimer(AGAIN, now + self._wishes.wait()))
 
     def _unask(self, out: list[Effect]) -> None:
         self._wish = 0

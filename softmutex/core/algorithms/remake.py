@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
-from softmutex.core.chance import Rng
+from softmutex.core.chance import Rng, drawn
 from softmutex.core.events import (
     NOBODY,
     SECOND,
@@ -156,7 +156,7 @@ class Remake:
     def fresh(self, now: Instant) -> Label:
         """Above all that was heard of, and, by counting seconds, above what everybody has forgotten; nobody else's."""
         self._epoch = max(max(self._epoch, self.bar.epoch) + 1, now // SECOND)
-        return Label(self._epoch, (int(self._rng.random() * 2**53) ^ self._me) % 2**53)
+        return Label(self._epoch, (drawn(self._rng) ^ self._me) % 2**53)
 
     def saw(self, token: Token) -> None:
         self.bar = max(self.bar, label_of(token))
@@ -267,7 +267,7 @@ class Remake:
         if self.stage and gives_way:
             self._leader = sender
             self.end(out)
-            out.append(SetTimer(INQUIRY, now + DEFERRED * self._patience.wait(0)))
+            out.append(SetTimer(INQUIRY, now + DEFERRED * self._patience.wait()))
         out.append(Send(sender, Clear(label, seen, self.bar)))
         if not bars or label == self.bar:
             return None

@@ -140,7 +140,7 @@ class RicartAgrawala(OneByOne):
         request = Request(stamp)
         out.extend([Send(node, request) for node in self._missing])
         self._look_at = now + min(self._seldom(), 2 * self._op)
-        self._look_again(now + self._patience.wait(0), out)
+        self._look_again(now + self._patience.wait(), out)
 
     def _look_again(self, at: Instant, out: list[Effect]) -> None:
         self._fires_at = at
@@ -154,7 +154,7 @@ class RicartAgrawala(OneByOne):
         if not self._missing:
             return
         odd = {node: None for node in self._missing if not self._is_expected(node)}
-        quiet = now - self._moved_at >= self._patience.wait(0)
+        quiet = now - self._moved_at >= self._patience.wait()
         silent = [node for node in odd if quiet or node in self._doubted]
         self._doubted = odd
         if not silent and now >= self._look_at:
@@ -176,14 +176,14 @@ class RicartAgrawala(OneByOne):
         if self._is_expected(node):
             self._over = (self._heard[node], node)
         elif node not in self._asked_again and self._heard.get(node, 0) < self._stamp:
-            self._patience.learn(now - self._asked_at, 0)
+            self._patience.learn(now - self._asked_at)
         del self._missing[node]
         if not self._missing:
             self._run(out)
             return
         self._tries, self._moved_at = 0, now
         self._look_at = now + min(self._seldom(), 2 * self._op)
-        soon = now + self._patience.wait(0)
+        soon = now + self._patience.wait()
         if self._fires_at > soon:  # others may be expected no longer
             self._look_again(soon, out)
 
@@ -227,7 +227,7 @@ class RicartAgrawala(OneByOne):
         """By LATER, or by a second permit: that answers the second question, if there were no more than two."""
         if asked := self._asked_again.get(node, 0):
             self._asked_again[node] = 0
-            self._patience.learn(now - asked, 0)
+            self._patience.learn(now - asked)
 
     def _asked(self, sender: NodeId, stamp: int, again: bool, now: Instant, out: list[Effect]) -> None:
         if stamp >= HIGHEST:

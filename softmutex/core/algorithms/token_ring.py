@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
 from softmutex.core.algorithms.one_by_one import OF_HOLDERS, OneByOne
+from softmutex.core.chance import drawn
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     NOBODY,
@@ -187,7 +188,7 @@ class TokenRing(OneByOne):
         return SECOND + bisect_left(self._members, self._me) * STAGGER
 
     def _round(self) -> Duration:
-        return MISSED_AFTER + len(self._members) * (2 * (self._op + self._rest) + self._patience.wait(0))
+        return MISSED_AFTER + len(self._members) * (2 * (self._op + self._rest) + self._patience.wait())
 
     def _run(self, out: list[Effect]) -> None:
         if self._token is None or self._passing is not None:
@@ -229,7 +230,7 @@ class TokenRing(OneByOne):
         self._token, self._passing = None, (to, token)
         self._passed_at, self._tries = now, 0
         out += [CancelTimer(REST), Send(to, self._pass_of(token))]
-        out.append(SetTimer(PASS, now + self._patience.wait(0)))
+        out.append(SetTimer(PASS, now + self._patience.wait()))
 
     def _next_one(self) -> NodeId:
         """To whom the token that is here goes now."""
@@ -292,7 +293,7 @@ class TokenRing(OneByOne):
         self._number += 1
         self._seeking, self._tries = dict.fromkeys(self._others()), 0
         out.extend(Send(node, Seek(self._number)) for node in self._seeking)
-        out.append(SetTimer(SEEK, now + self._patience.wait(0)))
+        out.append(SetTimer(SEEK, now + self._patience.wait()))
         self._check_search(now, out)
 
     def _check_search(self, now: Instant, out: list[Effect]) -> None:
@@ -302,7 +303,7 @@ class TokenRing(OneByOne):
             raise InvariantBreach(f"R2: node {self._me} makes a token beside its own")
         self._epoch = max(self._epoch + 1, 0 if self._founds else now // SECOND)
         self._founds = False
-        token = Token(self._epoch, now, int(self._rng.random() * 2**53), 1)
+        token = Token(self._epoch, now, drawn(self._rng), 1)
         self._end_search(now, out)
         out.append(Note(FactKind.GENERATED, token))
         self._idle = 0

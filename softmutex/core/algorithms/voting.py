@@ -167,7 +167,7 @@ class Voting(OneByOne):
 
     def _want(self, now: Instant, out: list[Effect]) -> None:
         self._tries = 0
-        turn = max(self._length, self._patience.wait(0))
+        turn = max(self._length, self._patience.wait())
         if now - self._ended_at < turn:  # others have been denied meanwhile, and come at random: so does this one
             self._backing_off = True
             out.append(SetTimer(ROUND, now + round(turn * (self._rng.random() + 0.5))))
@@ -177,7 +177,7 @@ class Voting(OneByOne):
     def _begin(self, now: Instant, out: list[Effect]) -> None:
         self._round += 1
         self._polled, self._votes, self._backing_off, self._asked_at = {}, {}, False, now
-        out.append(SetTimer(ROUND, now + 2 * self._patience.wait(0)))
+        out.append(SetTimer(ROUND, now + 2 * self._patience.wait()))
         self._poll(self._electorate()[: self._needed()], now, out)
 
     def _poll(self, nodes: Sequence[NodeId], now: Instant, out: list[Effect]) -> None:
@@ -201,7 +201,7 @@ class Voting(OneByOne):
             if self._round != number or not self._waiting:
                 raise InvariantBreach(f"V2: node {self._me} runs A with votes of round {number}")
             if not self._tries:
-                self._patience.learn(now - self._asked_at, 0)
+                self._patience.learn(now - self._asked_at)
             out.append(CancelTimer(ROUND))
             self._entered_at = now
             self._enter(out, hop=number)
@@ -212,7 +212,7 @@ class Voting(OneByOne):
             return
         self._give_up_round(now, out)
         self._backing_off = True
-        shortest = self._patience.wait(0)
+        shortest = self._patience.wait()
         longest = min(max(self._op, shortest), max(self._length, shortest) << max(0, self._tries - STEADY))
         pause = min(longest, shortest << min(self._tries, DOUBLINGS))
         self._tries += 1

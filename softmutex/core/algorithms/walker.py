@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, NoReturn
 
+from softmutex.core.chance import drawn
 from softmutex.core.errors import InvariantBreach
 from softmutex.core.events import (
     NOBODY,
@@ -431,7 +432,7 @@ class Walker(Algorithm):
 
     def _make(self, now: Instant, out: list[Effect], regenerated: bool) -> None:
         self._epoch += 1
-        token = Token(self._epoch, now, int(self._rng.random() * 2**53), 0)
+        token = Token(self._epoch, now, drawn(self._rng), 0)
         self._made(token, regenerated)
         self._token = token
         why = "none was seen for too long" if regenerated else "the first one"

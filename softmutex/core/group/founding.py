@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Final
 
+from softmutex.core.chance import drawn
 from softmutex.core.events import NOBODY, SECOND, CancelTimer, Instant, NodeId, Received, SetTimer, from_seconds
 from softmutex.core.group.effects import Drop, GiveUp, Mismatch, RefuseMutex, Say, Stalled, Start, TakePart, Tell
 from softmutex.core.group.inquiry import Inquiry
@@ -167,7 +168,7 @@ class Founding:
         group = self._group
         if inquiry.stands_back and not inquiry.known_by:
             return
-        wait = max(ANSWER, group.patience.wait(0))
+        wait = max(ANSWER, group.patience.wait())
         inquiry.own_digests[group.company.digest] = None
         inquiry.line_up(group.members, group.peers, group.ego.rng)
         for node in inquiry.whom_to_ask(BATCH_FIRST, BATCH, wait, now):
@@ -269,7 +270,7 @@ class Founding:
         inquiry.rivals[rival] = None
         if not inquiry.stands_back:
             inquiry.stands_back = True  # a time-out, for it may have died, and then asks anew
-            wait = max(STOOD_BACK, 4 * self._group.patience.wait(0))
+            wait = max(STOOD_BACK, 4 * self._group.patience.wait())
             self._group.put(SetTimer(("found", inquiry.number), now + wait))
 
     # --- a member's message is about a mutex that nobody opened here ------------------------------------------------
@@ -473,7 +474,7 @@ class Founding:
         return self._last_number
 
     def _draw(self) -> int:
-        return 1 + int(self._group.ego.rng.random() * (1 << 53))
+        return 1 + drawn(self._group.ego.rng)
 
 
 def differs(mine: Description, theirs: Description) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from softmutex.core.chance import Rng
+from softmutex.core.chance import Rng, drawn
 from softmutex.core.events import NOBODY, SECOND, CancelTimer, Duration, Instant, NodeId, SetTimer, from_seconds
 from softmutex.core.group.effects import Drop, Listed, Mail, Say
 from softmutex.core.messages import Hello
@@ -136,7 +136,7 @@ class Greeter:
                 self._owner.put(Say("candidates", text, once="candidates"))
             return
         self._last_number += 1
-        greeting = Greeting(place, self._last_number, self._draw(), now, is_hint)
+        greeting = Greeting(place, self._last_number, drawn(self._ego.rng), now, is_hint)
         self._greetings[place.address] = self._by_nonce[greeting.nonce] = self._by_number[greeting.number] = greeting
         if at_leisure:
             greeting.is_quick = False
@@ -210,7 +210,7 @@ class Greeter:
             return False
         if not to_me:
             self._owner.put(Drop("own greetings"))
-            greeting.proof = greeting.proof or self._draw() | 1
+            greeting.proof = greeting.proof or drawn(self._ego.rng) | 1
             self._hello(greeting, self._ego.id, greeting.proof)
         elif greeting.proof and hello.cookie == greeting.proof:
             greeting.proof = 0
@@ -255,6 +255,3 @@ class Greeter:
         ego = self._ego
         hello = Hello(greeting.nonce, cookie, ego.group, False, ego.name)
         self._owner.put(Mail(greeting.place.address, to, hello))
-
-    def _draw(self) -> int:
-        return int(self._ego.rng.random() * (1 << 53))

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from softmutex.core.chance import Rng
+from softmutex.core.chance import Rng, drawn
 from softmutex.core.events import SECOND, CancelTimer, Duration, Instant, Level, NodeId, Reach, Send, SetTimer
 from softmutex.core.group.effects import Answer
 from softmutex.core.group.suspicion import PING
@@ -179,10 +179,10 @@ class RollCall:
             self._ask(now)
 
     def _ask(self, now: Instant) -> None:
-        wait = max(WAIT, self._patience.wait(0)) << self._tries
+        wait = max(WAIT, self._patience.wait()) << self._tries
         self._tries += 1
         for node in self._awaited:
-            self._owner.put(Send(node, Ping(int(self._rng.random() * (1 << 53)))))
+            self._owner.put(Send(node, Ping(drawn(self._rng))))
         self._owner.put(SetTimer(TIMER, now + wait))
 
     def _judge(self) -> None:

@@ -102,7 +102,7 @@ class Rosters:
                 self._end(node, now)
 
     def _send(self, node: NodeId, asking: Asking, now: Instant) -> None:
-        wait = max(PING, self._patience.wait(0)) << asking.tries
+        wait = max(PING, self._patience.wait()) << asking.tries
         asking.tries += 1
         self._owner.put(Send(node, Roster(asking.after)))
         self._owner.put(SetTimer(("roster", node), now + wait))

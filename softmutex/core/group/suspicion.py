@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from softmutex.core.chance import Rng
+from softmutex.core.chance import Rng, drawn
 from softmutex.core.events import SECOND, CancelTimer, Duration, Instant, NodeId, SetTimer, from_seconds
 from softmutex.core.group.company import KnownPeer
 from softmutex.core.patience import Patience
@@ -153,7 +153,7 @@ class Suspicion:
         number = nonce - doubt.nonce if doubt is not None else -1
         if doubt is None or not 0 <= number < len(doubt.sent):
             return False
-        self._patience.learn(now - doubt.sent[number], 0)  # each ping has its own nonce: no doubt which was answered
+        self._patience.learn(now - doubt.sent[number])  # each ping has its own nonce: no doubt which was answered
         self.forget(node, now)
         return True
 
@@ -177,7 +177,7 @@ class Suspicion:
         if doubt is not None and not doubt.is_asked:
             if doubt.is_awaited:
                 doubt.refusals = 0  # the last one was not refused
-            doubt.nonce, doubt.sent = self._nonce(), []
+            doubt.nonce, doubt.sent = drawn(self._rng), []
             self._send(node, doubt, now)
 
     def fired(self, kind: str, node: NodeId, now: Instant) -> None:
@@ -215,7 +215,7 @@ class Suspicion:
     def _begin(self, node: NodeId, now: Instant) -> None:
         doubt = self._doubts.setdefault(node, Doubt())
         doubt.is_asked, doubt.is_heard, doubt.is_awaited, doubt.refusals = True, False, False, 0
-        doubt.nonce, doubt.sent = self._nonce(), []
+        doubt.nonce, doubt.sent = drawn(self._rng), []
         self._asked += 1
         self._ping(node, doubt, now)
 
@@ -226,7 +226,7 @@ class Suspicion:
             self._begin(node, now)
 
     def _ping(self, node: NodeId, doubt: Doubt, now: Instant) -> None:
-        gap = max(PING, self._patience.wait(0)) << len(doubt.sent)
+        gap = max(PING, self._patience.wait()) << len(doubt.sent)
         self._send(node, doubt, now)
         self._owner.put(SetTimer(("ping", node), now + gap))
 
@@ -249,6 +249,3 @@ class Suspicion:
                 self._owner.put(SetTimer(("silent", node), doubt.sent[0] + self.isolated_timeout))
         self._next(now)
         self._owner.found_silent(node, now)
-
-    def _nonce(self) -> int:
-        return int(self._rng.random() * (1 << 53))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from softmutex.core.chance import Rng
+from softmutex.core.chance import Rng, drawn
 from softmutex.core.events import NOBODY, SECOND, Duration, Instant, NodeId
 from softmutex.core.group.company import Company, KnownPeer
 from softmutex.core.group.effects import Drop, Mail, Unwrap
@@ -119,5 +119,5 @@ class Ways:
         return chosen
 
     def _try_direct(self, peer: KnownPeer, now: Instant) -> None:
-        peer.direct_at, peer.direct_nonce = now, int(self._rng.random() * (1 << 53)) | 1
+        peer.direct_at, peer.direct_nonce = now, drawn(self._rng) | 1
         self._owner.put(Mail(peer.address, peer.id, Ping(peer.direct_nonce)))

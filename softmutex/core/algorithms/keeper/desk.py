@@ -8,6 +8,7 @@ from typing import Final
 
 from softmutex.core.algorithms.in_common import fingerprint_of, least_interval
 from softmutex.core.algorithms.keeper.messages import Keeps, Name
+from softmutex.core.chance import drawn
 from softmutex.core.events import (
     NOBODY,
     SECOND,
@@ -109,7 +110,7 @@ class Desk(Outbox):
             self.out.append(Suspect(node))
 
     def draw(self) -> int:
-        return 1 + int(self.rng.random() * (1 << 53))
+        return 1 + drawn(self.rng)
 
     # --- who keeps ---------------------------------------------------------------------------------------------------
 

@@ -283,7 +283,7 @@ class Holder:
 
     def _give(self, seat: Seat, ticket: Ticket, rest: tuple[Ticket, ...]) -> None:
         desk = self._desk
-        left = seat.lease_end - desk.now - desk.patience.wait(0) // 2
+        left = seat.lease_end - desk.now - desk.patience.wait() // 2
         if left <= 0:
             seat.lease_end = desk.now
             self._beat(seat)
@@ -410,7 +410,7 @@ class Holder:
     # --- the lease ---------------------------------------------------------------------------------------------------
 
     def slack(self) -> Duration:
-        return min(max(from_seconds(self._options.slack), 4 * self._desk.patience.wait(0)), 5 * SECOND)
+        return min(max(from_seconds(self._options.slack), 4 * self._desk.patience.wait()), 5 * SECOND)
 
     def _pace(self, seat: Seat) -> Duration:
         age = 0 if seat.using is None else self._desk.now - seat.granted_at
@@ -517,7 +517,7 @@ class Holder:
         if message.sent not in seat.asked:
             return
         if desk.now > message.sent:  # nothing is learnt of the network where this node is the keeper
-            desk.patience.learn(desk.now - message.sent, 0)
+            desk.patience.learn(desk.now - message.sent)
         asked_lease, seat.asked_at, seat.tries = seat.asked[message.sent], None, 0
         seat.asked = {sent: lease for sent, lease in seat.asked.items() if sent > message.sent}
         seat.more = message.more and (bool(seat.token.queue) or desk.slots > 1)  # else FED follows at once

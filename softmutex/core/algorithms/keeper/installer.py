@@ -123,7 +123,7 @@ class Installer:
         if self._round is None and not desk.leaving:
             if self._since is None:
                 self._since = desk.now
-            span = desk.patience.wait(0) * (1 if self.holder.seats else 2)
+            span = desk.patience.wait() * (1 if self.holder.seats else 2)
             self._round = InstallRound(0, 0, desk.now)
             desk.timer("round", desk.now + round(span * desk.rng.random()))
 
@@ -169,7 +169,7 @@ class Installer:
             desk.post(node, Propose(number, current.term, desk.departed))
 
     def _hurry(self, current: InstallRound) -> None:
-        at = self._desk.now + self._desk.patience.wait(0)
+        at = self._desk.now + self._desk.patience.wait()
         if at < current.due:
             current.due = at
             self._desk.timer("round", at)
@@ -199,7 +199,7 @@ class Installer:
         if current.term > desk.term and self._is_refused(current):
             self._vain += 1
             self._round = InstallRound(0, 0, desk.now)
-            span = min(desk.patience.wait(0) << min(self._vain, 4), WAIT_MOST)
+            span = min(desk.patience.wait() << min(self._vain, 4), WAIT_MOST)
             desk.timer("round", desk.now + round(span * desk.rng.random()))
             return
         self._ask(current)
@@ -224,7 +224,7 @@ class Installer:
                     desk.suspect(node)
                 nodes.append(node)
         self._propose(current, nodes)
-        wait = min(desk.patience.wait(0) << min(current.tries, 4), WAIT_MOST)
+        wait = min(desk.patience.wait() << min(current.tries, 4), WAIT_MOST)
         current.tries += 1
         if current.tries > 2 and now - current.begun > ISOLATED_AFTER and not self.is_majority(current):
             self.office.set_isolated(desk.when_isolated != "proceed")
@@ -270,7 +270,7 @@ class Installer:
         """Who promised a later term has no use for an earlier one: two would be installed."""
         desk, mine = self._desk, self._round
         if sender != desk.me and mine is not None and mine.number and desk.term < mine.term < term:
-            self._begin_later(min(PROMISE, 4 * desk.patience.wait(0)))
+            self._begin_later(min(PROMISE, 4 * desk.patience.wait()))
 
     def _begin_later(self, span: Duration) -> None:
         self._round = InstallRound(0, 0, self._desk.now)
@@ -352,7 +352,7 @@ class Installer:
             if known == 0 and self._since is not None and desk.now - self._since < patience:
                 return
             if known == 0 and desk.now - current.begun > PROMISE // 2:  # they may have promised others meanwhile
-                self._begin_later(desk.patience.wait(0))
+                self._begin_later(desk.patience.wait())
                 return
             self._install(current)
             if len(current.reports) + 1 >= count:

@@ -384,7 +384,7 @@ class Keeper(Algorithm):
         self._waiter.claim = 0
         self._handover.renounce(desk.out)
         self._holder.advance_all()
-        self._linger_until = desk.now + max(LINGER, min(2 * desk.patience.wait(0), SECOND))
+        self._linger_until = desk.now + max(LINGER, min(2 * desk.patience.wait(), SECOND))
         desk.timer("linger", self._linger_until)
 
     def _try_to_depart(self) -> None:
@@ -410,7 +410,7 @@ class Keeper(Algorithm):
         holders = [post.holder for post in self._office.posts.values()]
         others = [node for node in desk.members if node != desk.me and node not in desk.silent]
         heirs = list(dict.fromkeys([*(node for node in holders if node in others), *others]))
-        patience = max(LINGER, min(2 * desk.patience.wait(0), HEIR_ANSWERS))
+        patience = max(LINGER, min(2 * desk.patience.wait(), HEIR_ANSWERS))
         if heirs and (self._bequeathed_to == NOBODY or desk.now >= self._linger_until):
             at = 0 if self._bequeathed_to not in heirs else (heirs.index(self._bequeathed_to) + 1) % len(heirs)
             self._bequeathed_to = heirs[at]

@@ -163,7 +163,7 @@ class Office:
 
     def _expect(self, post: Post, at: Instant) -> None:
         post.due = at
-        self._desk.timer(("watch", post.name.slot), at + max(LATE, self._desk.patience.wait(0)))
+        self._desk.timer(("watch", post.name.slot), at + max(LATE, self._desk.patience.wait()))
 
     def fired(self, slot: int) -> None:
         """A beat is overdue."""
@@ -350,7 +350,7 @@ class Office:
             post.parked = False
             post.more = bool(self.register)
             desk.post(post.holder, Fed(post.name, tuple(tickets), post.more, STEPS))
-            self._expect(post, min(post.due, max(post.lent_until, desk.now + 2 * desk.patience.wait(0))))
+            self._expect(post, min(post.due, max(post.lent_until, desk.now + 2 * desk.patience.wait())))
 
     def _borrow(self, post: Post) -> None:
         """It is idle, and others wait for tokens that are in use: the first of these comes here instead."""

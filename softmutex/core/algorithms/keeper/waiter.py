@@ -69,7 +69,7 @@ class Waiter:
     def settle(self) -> None:
         """At the end of each event: nothing waits, so nothing is claimed."""
         if self.claim and not self.waiting:
-            if self._asked_at and self._desk.now - self._asked_at >= self._desk.patience.wait(0):  # silence goes on
+            if self._asked_at and self._desk.now - self._asked_at >= self._desk.patience.wait():  # silence goes on
                 self._desk.suspect(self._desk.keeper)
             if self._desk.keeper == NOBODY:
                 self._look_for_keeper()

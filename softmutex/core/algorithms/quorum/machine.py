@@ -241,7 +241,7 @@ class Quorum(OneByOne):
     def _learn(self, now: Instant) -> None:
         """The first answer came; if it came late, that was for another reason than the way there."""
         if not self._tries and self._running is None and now - self._asked_at < self._lease // 4:
-            self._patience.learn(now - self._asked_at, 0)
+            self._patience.learn(now - self._asked_at)
 
     def _right(self) -> Bid:
         """By which bid A runs, or is to run."""
@@ -256,7 +256,7 @@ class Quorum(OneByOne):
         self._asked_at, self._tries, self._lost, self._renewed_at = now, 0, False, 0
         self._yielded = False
         self._inbox += [RequestVote(number, self._bid, 0) for number in range(len(self._keys))]
-        out.append(SetTimer(AGAIN, now + self._patience.wait(0)))
+        out.append(SetTimer(AGAIN, now + self._patience.wait()))
 
     def _answered(
         self, sender: NodeId, number: int, bid: Bid, owner: Bid, ahead: int, now: Instant, out: list[Effect]
@@ -311,7 +311,7 @@ class Quorum(OneByOne):
         elif best >= self._needed or (hopeless and not self._votes):
             longest = SELDOM if best >= self._needed else self._lease
             wait = min(longest, self._op * (2 * ahead + 1) // 2)
-            out.append(SetTimer(AGAIN, now + max(self._patience.wait(0), wait)))
+            out.append(SetTimer(AGAIN, now + max(self._patience.wait(), wait)))
 
     def _wait_a_little(self, now: Instant, out: list[Effect]) -> None:
         wait = self._patience.wait(self._tries)
