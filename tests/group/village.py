@@ -48,6 +48,8 @@ from softmutex.core.group.effects import (
 )
 from softmutex.core.messages import Description, Message, Relay, Standing
 
+# Of everything, and not of one address, member or mutex. A timer of one of these ends with it.
+MAY_FIND_NOTHING: tuple[TimerName, ...] = ("look", "late news", ("found", 0))
 START: Instant = 1_000 * SECOND
 TERMS = Description(Standing.KNOWN, "wandering", 1, 4 * SECOND, 300)
 
@@ -143,7 +145,9 @@ class House:
     def _fire(self, name: TimerName, number: int) -> None:
         if self.is_open and self.timers.get(name) == number:
             del self.timers[name]
-            self.do(self.group.fired, name, self.village.now)
+            self.group.fired(name, self.village.now)
+            assert self.group.out or name in MAY_FIND_NOTHING, f"what the timer {name} was for is over"
+            self.perform()
 
     def send(self, to: NodeId, mutex: str, message: Message) -> None:
         route = self.group.route(to, self.village.now)
