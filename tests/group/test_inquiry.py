@@ -13,7 +13,7 @@ from softmutex.core.group.company import Company
 from softmutex.core.group.effects import Drop, Mail, Unwrap
 from softmutex.core.group.inquiry import SUSPECT_AFTER, Inquiry
 from softmutex.core.group.ways import RELAYS, Ways
-from softmutex.core.messages import Ping
+from softmutex.core.messages import Ping, Relay
 from tests.group.village import START, TERMS
 
 WAIT = SECOND // 10
@@ -69,6 +69,17 @@ def test_a_few_are_asked_first_and_the_others_when_these_answered_or_took_too_lo
             assert len(set(others) - {first[2]}) == 7
 
 
+def test_by_hearsay_nobody_is_asked_who_has_answered_and_nobody_in_place_of_who_is_said_to_use_it():
+    asks = inquiry(2, 3, 4)
+    asks.whom_to_ask(8, 8, WAIT, START)
+    asks.answered(3, 0)
+    asks.pointed(3, START)
+    assert asks.known_by == NOBODY
+    asks.pointed(2, START)
+    asks.pointed(4, START)
+    assert asks.known_by == 2
+
+
 def test_who_was_never_asked_is_not_wondered_about():
     assert not inquiry(SILENT).is_overdue(OTHER)
 
@@ -94,10 +105,13 @@ class Posted:
     def __init__(self, *silent: NodeId) -> None:
         self.silent = silent
         self.mails: list[Mail] = []
+        self.others: list[Unwrap | Drop] = []
 
     def put(self, effect: Mail | Unwrap | Drop) -> None:
-        assert isinstance(effect, Mail)
-        self.mails.append(effect)
+        if isinstance(effect, Mail):
+            self.mails.append(effect)
+        else:
+            self.others.append(effect)
 
     def is_silent(self, node: NodeId) -> bool:
         return node in self.silent
@@ -179,3 +193,16 @@ def test_whose_relay_is_no_member_any_more_is_reached_directly():
     assert ways.route(SILENT, START) == ("10.0.0.2:1", NOBODY)
     company.add([Listed("10.0.0.3:1", OTHER)])
     assert ways.route(SILENT, START) == ("10.0.0.2:1", NOBODY)
+
+
+def test_a_frame_is_passed_on_between_members_once_and_for_a_stranger_never():
+    ways, _, owner = ways_of(SILENT, OTHER)
+    ways.pass_on(OTHER, Relay(SILENT, b"sealed"), SILENT, START)  # it came by way of another already
+    ways.pass_on(99, Relay(SILENT, b"sealed"), NOBODY, START)
+    ways.pass_on(OTHER, Relay(99, b"sealed"), NOBODY, START)
+    assert owner.others == [Drop("relays of strangers"), Drop("relays of strangers"), Drop("relays to nobody")]
+    assert not owner.mails
+    ways.pass_on(OTHER, Relay(SILENT, b"sealed"), NOBODY, START)
+    assert owner.mails == [Mail("10.0.0.2:1", SILENT, Relay(SILENT, b"sealed"))]
+    ways.pass_on(OTHER, Relay(ME, b"sealed"), NOBODY, START)
+    assert owner.others[3:] == [Unwrap(b"sealed", OTHER)]

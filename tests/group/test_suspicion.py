@@ -175,6 +175,23 @@ def test_a_round_that_ends_makes_room_for_one_more_and_no_more():
     assert len(owner.pinged) == before + ASKED_AT_ONCE
 
 
+def test_who_waits_for_its_pings_and_is_heard_is_suspected_no_longer():
+    owner = Owner()
+    for node in range(ASKED_AT_ONCE + 1):
+        owner.suspicion.suspect(node, owner.now)
+    assert owner.suspicion.is_suspected(ASKED_AT_ONCE)
+    owner.suspicion.heard(ASKED_AT_ONCE, owner.now)
+    assert not owner.suspicion.is_suspected(ASKED_AT_ONCE)
+
+
+def test_who_answers_makes_room_for_another_one():
+    owner = Owner()
+    for node in range(3 * ASKED_AT_ONCE):
+        owner.suspicion.suspect(node, owner.now)
+        assert owner.suspicion.answered(node, owner.pinged[-1], owner.now)
+    assert len(owner.pinged) == 3 * ASKED_AT_ONCE
+
+
 # --- rosters ---------------------------------------------------------------------------------------------------------
 
 

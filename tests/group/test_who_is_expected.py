@@ -288,6 +288,16 @@ def test_who_does_not_answer_is_asked_three_times_for_its_roster_and_told_of_the
     assert len(told.asked) == 3 and told.ended == [2]
 
 
+def test_who_is_a_member_no_longer_is_not_waited_for_to_tell_whom_it_knows():
+    village = Village()
+    a, b, c = village.neighbours(3)
+    village.cut([a], [b])
+    a.do(a.group.rosters.ask, b.id, village.now)
+    assert b.id in a.group.rosters and c.id not in a.group.rosters
+    a.do(a.group.expel, b.id, village.now)
+    assert b.id not in a.group.rosters
+
+
 def test_a_page_that_does_not_go_on_is_the_last_one():
     """Or a member that tells the same again and again keeps this node asking for ever."""
     told = Told(2)
