@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from softmutex.core.events import Effect, Event, Instant, MembersChanged, NodeId
 from softmutex.core.machine import Setup
 from softmutex.sim import Churn, Kill, simulate
 from softmutex.sim.scenario import Scenario
+from tests.core.within import within
 from tests.sim.days import algorithms
 
 A_FEW = 5
@@ -22,27 +23,6 @@ MORE = {  # and why
     "ring-search": 16,
     "e2e": 12,  # who had a replica's key from here
 }
-
-
-def within(thing: object) -> Iterable[object]:
-    """Whatever it has, and that has."""
-    seen = set[int]()
-    todo = [thing]
-    while todo:
-        each = todo.pop()
-        yield each
-        if id(each) in seen or isinstance(each, type) or callable(each):
-            continue
-        seen.add(id(each))
-        if isinstance(each, dict):
-            todo += [*each.keys(), *each.values()]
-        elif hasattr(each, "__iter__") and not isinstance(each, str | bytes):
-            todo += each
-        else:
-            todo += getattr(each, "__dict__", {}).values()
-            for kind in type(each).__mro__:
-                slots = getattr(kind, "__slots__", ())
-                todo += [getattr(each, slot) for slot in slots if hasattr(each, slot)]
 
 
 @pytest.mark.parametrize("algorithm", algorithms())
