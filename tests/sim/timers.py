@@ -1,0 +1,129 @@
+"""What the timers of each algorithm are for: how often one goes off, how often in vain, and for how long it is set.
+
+A timer that is not ended when its question is answered wakes a process for nothing, one that is set for twice as long
+keeps people waiting, and neither breaks a law. `timers.txt` has, for each algorithm, world and timer, between what each
+figure lies, whatever the seed, as `days.txt` has it for messages. Whoever changes one on purpose makes the file anew:
+
+    python -m tests.sim.timers > tests/sim/timers.txt      (a minute)
+
+What a line does not name is nought.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from softmutex import plugins
+from softmutex.core.events import SECOND, Effect, Event, Fired, Instant, SetTimer, TimerName
+from softmutex.sim import Churn, Kill, Partition, Scenario, simulate
+from tests.sim.days import OF_PAPERS, OF_TWO, Range, algorithms
+
+RANGES = Path(__file__).with_suffix(".txt")
+SEEDS = range(1, 13)
+WIDER = 0.2  # than the least and the largest of all seeds, by so much of the difference and by a twentieth of each
+USUAL: dict[str, Any] = {"nodes": 6, "op_s": 1.0, "delay_s": 0.02, "settle_s": 10.0, "duration_s": 80.0}
+WORLDS: dict[str, dict[str, Any]] = {
+    "quiet": {"demand": "poisson:0.05", "duration_s": 200.0},
+    "half": {"demand": "poisson:0.5"},
+    "holders die": {"demand": "saturated", "faults": (Kill(17),)},
+    "churn": {
+        "demand": "poisson:0.3",
+        "own_views": True,
+        "changes_mind": 0.3,
+        "loss": 0.05,
+        "faults": (Churn(0.3), Kill(23, "random")),
+    },
+    "cut": {"demand": "poisson:0.5", "faults": (Partition(11, 31, 0.3, target="holder"),)},
+}
+SLOTS: dict[str, dict[str, Any]] = {"slots": {"demand": "poisson:1.5", "slots": 3, "faults": (Kill(29),)}}
+
+
+def worlds(algorithm: str) -> list[str]:
+    return [*WORLDS, *(SLOTS if algorithm in OF_TWO else ())]
+
+
+def timed() -> list[str]:
+    """But for walks in hours, which hardly have any."""
+    return [name for name in algorithms() if name not in OF_PAPERS]
+
+
+def kind(timer: TimerName) -> str:
+    return timer if isinstance(timer, str) else str(timer[0])
+
+
+def figures(algorithm: str, world: str, seed: int) -> dict[str, float]:
+    """Of each timer: how often it goes off a minute, and in vain, and for how many seconds it is set on average."""
+    fired, vain = defaultdict[str, int](int), defaultdict[str, int](int)
+    waits = defaultdict[str, list[float]](list)
+
+    class Timed(plugins.algorithm(algorithm)):  # type: ignore[misc]
+        name = algorithm
+
+        def handle(self, event: Event, now: Instant) -> Sequence[Effect]:
+            effects: Sequence[Effect] = super().handle(event, now)
+            if isinstance(event, Fired):
+                fired[kind(event.timer)] += 1
+                vain[kind(event.timer)] += not effects
+            for effect in effects:
+                if isinstance(effect, SetTimer):
+                    waits[kind(effect.timer)].append((effect.at - now) / SECOND)
+            return effects
+
+    use = {**USUAL, **{**WORLDS, **SLOTS}[world], "seed": seed}
+    simulate(Scenario(algorithm=Timed, **use))
+    minutes = use["duration_s"] / 60
+    found = {f"{name} fires": times / minutes for name, times in fired.items()}
+    found |= {f"{name} in vain": times / minutes for name, times in vain.items() if times}
+    return found | {f"{name} waits": statistics.fmean(its) for name, its in waits.items()}
+
+
+def measured(algorithm: str, world: str) -> dict[str, Range]:
+    each = [figures(algorithm, world, seed) for seed in SEEDS]
+    found = {}
+    for name in sorted({name for one in each for name in one}):
+        values = [one.get(name, 0.0) for one in each]
+        low, high = min(values), max(values)
+        found[name] = Range(max(0.0, 0.95 * low - WIDER * (high - low)), 1.05 * high + WIDER * (high - low))
+    return found
+
+
+def lines() -> Iterator[str]:
+    for algorithm in timed():
+        for world in worlds(algorithm):
+            shown = [f"{name} {low:.4g}..{high:.4g}" for name, (low, high) in measured(algorithm, world).items()]
+            yield "; ".join([algorithm, world, *shown])
+
+
+@cache
+def ranges() -> dict[tuple[str, str], dict[str, Range]]:
+    found: dict[tuple[str, str], dict[str, Range]] = {}
+    for line in RANGES.read_text().splitlines():
+        algorithm, world, *shown = line.split("; ")
+        mine = found[algorithm, world] = {}
+        for each in shown:
+            name, _, between = each.rpartition(" ")
+            low, _, high = between.partition("..")
+            mine[name] = Range(float(low), float(high))
+    return found
+
+
+def outside(found: dict[str, float], known: dict[str, Range]) -> list[str]:
+    wrong = []
+    for name in sorted(found.keys() | known.keys()):
+        low, high = known.get(name, Range(0.0, 0.0))
+        value = found.get(name, 0.0)
+        if not low * 0.999 <= value <= high * 1.001:  # four digits are shown
+            wrong.append(f"{name} {value:.4g}, not {low:g}..{high:g}")
+    return wrong
+
+
+if __name__ == "__main__":
+    for line in lines():
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
