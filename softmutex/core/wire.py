@@ -291,7 +291,7 @@ def _misfit(frame: Frame) -> str:
     )
 
 
-def read_body(sender: NodeId, data: bytes, at: int = 0) -> Frame:
+def read_body(sender: NodeId, data: bytes, at: int) -> Frame:
     """The frame whose body begins at `at` and ends where `data` ends."""
     try:
         receiver, size = _ADDRESS.unpack_from(data, at)

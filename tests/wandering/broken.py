@@ -126,7 +126,7 @@ class TakesBackWhatItCommitted(Wandering):
             __slots__ = ()
 
             def gone(self, token: Token, to: NodeId) -> None:
-                self.failed(token, to)
+                self.failed(token, to, is_silent=False)
 
         self.holder.__class__ = Impatient
 

@@ -208,7 +208,7 @@ class Reminders:
         self.posts = posts
         self.told: dict[NodeId, ToldToWait] = {}
 
-    def patient(self, node: NodeId, request: RequestId, patience: Duration, turns: int = 1) -> None:
+    def patient(self, node: NodeId, request: RequestId, patience: Duration, turns: int) -> None:
         told = self.told.pop(node, None)
         if told is not None and told.request == request:
             turns = max(turns, told.turns)

@@ -87,9 +87,9 @@ class OwnRequests:
 
     # --- the application ---------------------------------------------------------------------------------------------
 
-    def add(self, request: RequestId, priority: int = 0) -> None:
+    def add(self, request: RequestId, priority: int) -> None:
         self.waiting[request], credit = self.context.now, self.credit
-        self.precedence.asks(request, self.context.now, priority)
+        self.precedence.asks(request, self.context.now - priority * self.precedence.step)
         if self.asked is not None and self.credit > credit and self.context.options.hints:
             self._send()  # the same ticket, for somebody more urgent
 

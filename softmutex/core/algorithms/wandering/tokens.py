@@ -267,7 +267,7 @@ class KeptAhead:
         me, is_member = self.context.me, self.context.is_member
         return next((node for node, _ in reversed(self.trail.queue) if node != me and is_member(node)), NOBODY)
 
-    def keep(self, tickets: tuple[Ticket, ...], hop: int, early: bool = True) -> bool:
+    def keep(self, tickets: tuple[Ticket, ...], hop: int, early: bool) -> bool:
         """Until the token comes by, in whose queue this node, which waits, was at that hop. False: it does not."""
         context, there = self.context, self.early if early else self.kept
         if hop <= self.past or len(there) + len(tickets) > 2 * QUEUE:
@@ -689,7 +689,7 @@ class TokenHolder:
         if held.late:
             self.forward(token.slot, held.late, token.escort.more or held.late_more)
 
-    def failed(self, token: Token, to: NodeId, is_silent: bool = False) -> None:
+    def failed(self, token: Token, to: NodeId, is_silent: bool) -> None:
         """It is still, or again, here. Who refused has no need; who is silent keeps its place behind the others."""
         held = self.here.by_slot.get(token.slot)
         if held is None or held.token.key != token.key:
@@ -787,7 +787,7 @@ class TokenHolder:
                         held.unanswered.append(ticket)
                     self.fed(held, (), False)
                     return
-        if self.requests.asks and self.ahead.keep((Ticket(want.node, want.request),), want.ahead):
+        if self.requests.asks and self.ahead.keep((Ticket(want.node, want.request),), want.ahead, early=True):
             return
         want, steps = want._replace(ahead=0), min(want.steps, STEPS)
         home = context.heir if self.here.leaving else context.home
