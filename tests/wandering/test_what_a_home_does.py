@@ -76,7 +76,7 @@ def probed(effects: Sequence[Effect]) -> bool:
 
 
 def test_who_asks_is_fed_to_a_holder_one_by_one_up_to_five_and_then_the_holder_asks():
-    """Of the fifth it hears that there may be more. They come with the answer to its word that its queue is empty, as many as fit."""
+    """Of the fifth it hears that there may be more. They come with the answer to its word that its queue is empty."""
     node = home(IN_USE)
     for waiter in range(10, 15):
         assert fed(asks(node, waiter)) == [(HOLDER, (waiter,), waiter == 14)]
@@ -236,9 +236,8 @@ def test_a_word_that_was_overtaken_tells_nothing():
 
 def test_the_second_watcher_is_told_each_other_time_and_of_parking():
     node = home()
-    told = []
-    for lease in (LEASE, LEASE, LEASE, LEASE, 0, 0, 0, LEASE):
-        told.append([(to, each.lease) for to, each in sent(node.hear(HOLDER, IN_USE._replace(lease=lease)), Seen)])
+    words = [IN_USE, IN_USE, IN_USE, IN_USE, AT_REST, AT_REST, AT_REST, IN_USE]
+    told = [[(to, each.lease) for to, each in sent(node.hear(HOLDER, word), Seen)] for word in words]
     # In use each other time, and for twice as long; that it is parked when it is news, and then each other time.
     assert told == [[(5, 2 * LEASE)], [], [(5, 2 * LEASE)], [], [(5, 0)], [], [(5, 0)], []]
     assert sent(home(watchers=1).hear(HOLDER, IN_USE), Seen) == []

@@ -10,23 +10,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from softmutex.core.algorithms.wandering.messages import Heard, Place, Presence, Probe, Seen, Sight
+from softmutex.core.algorithms.wandering.messages import Feed, Heard, Place, Probe, Seen
 from softmutex.core.algorithms.wandering.settings import BEAT, LAZY, PARKED_BEAT, RTO_FIRST, SLACK, SUSPICION
 from softmutex.core.events import (
     SECOND,
     CallRoll,
     Effect,
     Escort,
-    Event,
-    FactKind,
     Fired,
     Grant,
     Lose,
     LostReason,
     MembersChanged,
     NodeId,
-    Note,
-    Received,
     Released,
     Requested,
     Silenced,
@@ -35,7 +31,6 @@ from softmutex.core.events import (
     Ticket,
     Token,
 )
-from softmutex.core.messages import Commit
 from tests.wandering.node import HOME, ME, TOKEN, Node, sent
 
 MS = SECOND // 1000
@@ -261,7 +256,7 @@ def rested() -> tuple[Node, Seen]:
 
 def test_a_short_use_of_a_token_that_rests_here_costs_no_word():
     """Its watchers believe that it rests, and nobody waits for it: for a beat, and then it is confirmed once."""
-    node, said = rested()
+    node, _ = rested()
     node.now += SECOND
     began = node.now
     granted = node.tell(Requested(2))
@@ -282,8 +277,6 @@ def test_a_short_use_of_a_token_that_rests_here_costs_no_word():
 
 
 def test_who_comes_into_the_queue_of_a_token_that_was_taken_unseen_has_it_spoken_for_at_once():
-    from softmutex.core.algorithms.wandering.messages import Feed
-
     for uses, speaks in ((True, True), (False, False)):
         node, _ = rested()
         if uses:
@@ -320,8 +313,6 @@ def test_who_has_a_token_at_rest_and_is_heard_by_nobody_gives_up_speaking_for_a_
 
 def test_watchers_are_the_first_homes_again_as_soon_as_those_are_others():
     node = holding(TOKEN._replace(escort=Escort((1, 2), 0, False)))
-    node.members.insert(0, 0x0)
-    node.members[0] = 1
     for joined, watch in (((9,), (1, 2)), ((), (1, 2))):
         node.members[:] = sorted({*node.members, *joined})
         assert seen(node.tell(MembersChanged(joined, ()))) == []
