@@ -28,6 +28,7 @@ from softmutex.core.messages import (
     Message,
     Offer,
     Ping,
+    Roster,
     RosterPage,
     Standing,
 )
@@ -257,7 +258,7 @@ class Told:
         company = Company(1)
         company.add([Listed(f"h{node}", node) for node in members])
         self.rosters = Rosters(self, company, Patience(SECOND))
-        self.asked: list[object] = []
+        self.asked: list[Send] = []
         self.hints: list[Listed] = []
         self.ended: list[NodeId] = []
 
@@ -304,9 +305,17 @@ def test_a_page_that_does_not_go_on_is_the_last_one():
     told.rosters.ask(2, START)
     ids = range(10, 10 + ROSTER_PAGE)
     told.rosters.told(2, RosterPage(NOBODY, tuple(Entry(id, f"h{id}") for id in ids)), START)
-    assert len(told.asked) == 2 and not told.ended
+    assert [each.message for each in told.asked] == [Roster(NOBODY), Roster(ids[-1])] and not told.ended
     told.rosters.told(2, RosterPage(ids[-1], tuple(Entry(id, f"h{id}") for id in ids)), START)
     assert len(told.asked) == 2 and told.ended == [2]
+
+
+def test_a_page_that_goes_on_and_back_again_is_the_last_one():
+    told = Told(2)
+    told.rosters.ask(2, START)
+    ids = (*range(10, 9 + ROSTER_PAGE), NOBODY)
+    told.rosters.told(2, RosterPage(NOBODY, tuple(Entry(id, f"h{id}") for id in ids)), START)
+    assert len(told.asked) == 1 and told.ended == [2]
 
 
 def test_who_finds_it_in_use_learns_whom_the_user_knows():

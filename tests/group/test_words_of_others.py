@@ -10,7 +10,7 @@ from softmutex.core.events import SECOND, Instant, NodeId
 from softmutex.core.group import Listed
 from softmutex.core.group.door import BANNED
 from softmutex.core.group.founding import differs
-from softmutex.core.messages import Describe, Hello, Message
+from softmutex.core.messages import Describe, Hello, Message, Roster
 from tests.group.village import TERMS, House, Village
 
 Frame = tuple[NodeId, NodeId, str, Message]
@@ -106,3 +106,12 @@ def test_who_takes_part_by_the_same_terms_has_answered_though_others_ask_as_well
     low.open()
     village.until(lambda: "x" in low.started, within_s=1)
     assert low.started["x"].hint == middle.id
+
+
+def test_a_member_that_does_not_say_whom_it_knows_is_asked_three_times():
+    village = Village()
+    a, b = village.neighbours(2)
+    village.cut([a], [b])
+    a.do(a.group.rosters.ask, b.id, village.now)
+    village.run(5)
+    assert village.sent[Roster] == 3 and b.id not in a.group.rosters

@@ -14,13 +14,13 @@ import pytest
 
 from softmutex import ConfigError, Node, NodeClosed
 from softmutex.core.errors import InvariantBreach
-from softmutex.core.events import Event, Grant, Lose, LostReason, Released, Requested
-from softmutex.core.messages import Bye, Ping
+from softmutex.core.events import Event, Grant, Lose, LostReason, MembersChanged, Received, Released, Requested
+from softmutex.core.messages import Bye, Ping, Withdraw
 from softmutex.core.wire import Frame, encode
 from softmutex.ports import Member, Observation
 from softmutex.runtime.lag import REMEMBERED_S
 from softmutex.testing import MemoryNetwork
-from tests.runtime.group import Puppet, node_on, perform, puppet_mutex, puppet_of, until
+from tests.runtime.group import Puppet, node_on, opened, perform, puppet_mutex, puppet_of, until
 from tests.virtual import no_leaks_in_virtual_time
 
 README = Path(__file__).parent.parent.parent / "README.md"
@@ -178,6 +178,17 @@ async def test_a_frame_for_another_life_is_dropped_and_counted(network: MemoryNe
     await until(lambda: node.statistics().dropped.get("misdirected"))
     assert node.peers() == ()
     await stranger.aclose()
+
+
+async def test_that_somebody_is_there_is_known_before_what_it_says(network: MemoryNetwork, node: Node):
+    async with puppet_mutex(node):
+        pass
+    stranger = await opened(network, "stranger")
+    stranger.say(node, Withdraw(1), mutex="x")
+    puppet = puppet_of(node)
+    await until(lambda: Received(stranger.id, Withdraw(1)) in puppet.told)
+    assert puppet.told[-2:] == [MembersChanged((stranger.id,), ()), Received(stranger.id, Withdraw(1))]
+    await stranger.close()
 
 
 async def test_a_peer_of_another_version_is_told_of_once_and_counted(
