@@ -1,12 +1,14 @@
-"""What the timers of each algorithm are for: how often one goes off, how often in vain, and for how long it is set.
+"""What machines do without being told: how often a timer of each algorithm goes off, how often in vain, and for how
+long it is set; and what their messages say, on average, in each field.
 
 A timer that is not ended when its question is answered wakes a process for nothing, one that is set for twice as long
-keeps people waiting, and neither breaks a law. `timers.txt` has, for each algorithm, world and timer, between what each
-figure lies, whatever the seed, as `days.txt` has it for messages. Whoever changes one on purpose makes the file anew:
+keeps people waiting, a message that says one hop too many is dropped a little sooner: none of it breaks a law.
+`habits.txt` has, for each algorithm and world, between what each figure lies, whatever the seed, as `days.txt` has it
+for what a day costs. Whoever changes one on purpose makes those lines anew, and says in the commit why:
 
-    python -m tests.sim.timers > tests/sim/timers.txt      (a minute)
+    python -m tests.sim.habits [ALGORITHM ...]      prints the lines of these (some seconds each), or of all
 
-What a line does not name is nought.
+What a line does not name is nought. What messages of the wandering token say is told in sentences (`tests/wandering`).
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from softmutex import plugins
-from softmutex.core.events import SECOND, Effect, Event, Fired, Instant, SetTimer, TimerName
+from softmutex.core.events import SECOND, Effect, Event, Fired, Instant, Send, SetTimer, TimerName
 from softmutex.sim import Churn, Kill, Partition, Scenario, simulate
 from tests.sim.days import OF_PAPERS, OF_TWO, Range, algorithms
 
 RANGES = Path(__file__).with_suffix(".txt")
 SEEDS = range(1, 13)
 WIDER = 0.2  # than the least and the largest of all seeds, by so much of the difference and by a twentieth of each
+LARGE = 10_000  # names and numbers of messages are larger
 USUAL: dict[str, Any] = {"nodes": 6, "op_s": 1.0, "delay_s": 0.02, "settle_s": 10.0, "duration_s": 80.0}
 WORLDS: dict[str, dict[str, Any]] = {
     "quiet": {"demand": "poisson:0.05", "duration_s": 200.0},
@@ -40,6 +43,20 @@ WORLDS: dict[str, dict[str, Any]] = {
         "faults": (Churn(0.3), Kill(23, "random")),
     },
     "cut": {"demand": "poisson:0.5", "faults": (Partition(11, 31, 0.3, target="holder"),)},
+    "on without the others": {
+        "demand": "poisson:0.5",
+        "when_isolated": "proceed",
+        "faults": (Partition(11, 31, 0.4, target="random"),),
+    },
+    "hosts die": {"demand": "poisson:0.5", "faults": (Kill(29, silent=True, times=1), Kill(37, "first"))},
+    "far": {
+        "demand": "poisson:0.3",
+        "delay_s": 0.2,
+        "jitter": 0.5,
+        "loss": 0.1,
+        "duplication": 0.05,
+        "reordering": 0.1,
+    },
 }
 SLOTS: dict[str, dict[str, Any]] = {"slots": {"demand": "poisson:1.5", "slots": 3, "faults": (Kill(29),)}}
 
@@ -57,10 +74,20 @@ def kind(timer: TimerName) -> str:
     return timer if isinstance(timer, str) else str(timer[0])
 
 
+def told(message: Any) -> Iterator[tuple[str, float]]:
+    """How much each field says: a number that names nothing, a time in seconds, how many things there are in it."""
+    for field, value in zip(message._fields, message, strict=True):
+        if isinstance(value, int) and (value < LARGE or SECOND // 1000 <= value < 1000 * SECOND):
+            yield field, value if value < LARGE else value / SECOND
+        elif isinstance(value, tuple):
+            yield field, len(value)
+
+
 def figures(algorithm: str, world: str, seed: int) -> dict[str, float]:
-    """Of each timer: how often it goes off a minute, and in vain, and for how many seconds it is set on average."""
+    """Of each timer: how often it goes off a minute, and in vain, and for how many seconds it is set on average. What
+    each field of a message says on average."""
     fired, vain = defaultdict[str, int](int), defaultdict[str, int](int)
-    waits = defaultdict[str, list[float]](list)
+    waits, says = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
 
     class Timed(plugins.algorithm(algorithm)):  # type: ignore[misc]
         name = algorithm
@@ -73,6 +100,9 @@ def figures(algorithm: str, world: str, seed: int) -> dict[str, float]:
             for effect in effects:
                 if isinstance(effect, SetTimer):
                     waits[kind(effect.timer)].append((effect.at - now) / SECOND)
+                elif isinstance(effect, Send) and algorithm != "wandering":
+                    for field, value in told(effect.message):
+                        says[f"{type(effect.message).__name__}.{field}"].append(value)
             return effects
 
     use = {**USUAL, **{**WORLDS, **SLOTS}[world], "seed": seed}
@@ -80,7 +110,8 @@ def figures(algorithm: str, world: str, seed: int) -> dict[str, float]:
     minutes = use["duration_s"] / 60
     found = {f"{name} fires": times / minutes for name, times in fired.items()}
     found |= {f"{name} in vain": times / minutes for name, times in vain.items() if times}
-    return found | {f"{name} waits": statistics.fmean(its) for name, its in waits.items()}
+    found |= {f"{name} waits": statistics.fmean(its) for name, its in waits.items()}
+    return found | {name: statistics.fmean(its) for name, its in says.items()}
 
 
 def measured(algorithm: str, world: str) -> dict[str, Range]:
@@ -93,8 +124,8 @@ def measured(algorithm: str, world: str) -> dict[str, Range]:
     return found
 
 
-def lines() -> Iterator[str]:
-    for algorithm in timed():
+def lines(*of: str) -> Iterator[str]:
+    for algorithm in of or timed():
         for world in worlds(algorithm):
             shown = [f"{name} {low:.4g}..{high:.4g}" for name, (low, high) in measured(algorithm, world).items()]
             yield "; ".join([algorithm, world, *shown])
@@ -124,6 +155,6 @@ def outside(found: dict[str, float], known: dict[str, Range]) -> list[str]:
 
 
 if __name__ == "__main__":
-    for line in lines():
+    for line in lines(*sys.argv[1:]):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()

@@ -1,16 +1,16 @@
-"""Timers go off as often, and are set for as long, as they were: no more in vain, with each algorithm (`timers.py`)."""
+"""Timers go off as often, and for as long, as they did, and messages say what they said (`habits.py`)."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.sim.timers import figures, outside, ranges, timed, worlds
+from tests.sim.habits import figures, outside, ranges, timed, worlds
 
 EVERYWHERE = [(algorithm, world) for algorithm in timed() for world in worlds(algorithm)]
 
 
 @pytest.mark.parametrize(("algorithm", "world"), EVERYWHERE)
-def test_a_timer_is_set_for_as_long_and_goes_off_as_often_as_it_did(algorithm: str, world: str):
+def test_timers_and_messages_are_as_they_were(algorithm: str, world: str):
     assert outside(figures(algorithm, world, 1), ranges()[algorithm, world]) == []
 
 
