@@ -111,3 +111,19 @@ def test_a_ticket_that_is_given_back_when_its_node_has_asked_anew_is_of_no_use()
     said = said_by(stage, home, holder, Bequest(None, (Ticket(3, 4), Ticket(4, 4))))
     fed = [ticket for each in said if isinstance(each.message, Feed) for ticket in each.message.tickets]
     assert fed == [Ticket(4, 4)]
+
+
+def test_who_asked_again_as_its_turn_began_is_reminded_until_the_next_turn_of_it_was_seen():
+    """It is seen twice: in the turn that it had asked for before, and in the next. Then it waits for nothing."""
+    stage, home, node = Stage(nodes=30, founder=False), 1, 29
+    said_by(stage, home, 6, Seen(Place(0, 7, 1, 70, 500, 6), 2 * SECOND, ()))
+    said_by(stage, home, node, Want(node, 1, False, 0))
+    for other in range(5, node):
+        said_by(stage, home, other, Want(other, 1, False, 0))
+    told = said_by(stage, home, node, Want(node, 2, False, 0))
+    assert [each.to for each in told if isinstance(each.message, Queued)] == [node]
+    for hop in (501, 505):
+        stage.run(1)
+        said_by(stage, home, node, Seen(Place(0, 7, 1, 70, hop, node), 2 * SECOND, ()))
+    reminded = who_are_reminded_by(stage, home)
+    assert node not in reminded and reminded

@@ -67,6 +67,17 @@ def test_a_varint_has_one_spelling(data: bytes):
     assert wire_type_of(Count).write(value) == data[:end]
 
 
+@pytest.mark.parametrize(("annotation", "value"), [(bytes, b"xyz"), (str, "xyz"), (tuple[Count, ...], (1, 2, 3))])
+def test_one_more_than_a_bound_allows_is_neither_written_nor_read(annotation: object, value: bytes | str | tuple[int]):
+    wire_type, shorter = wire_type_of(Annotated[annotation, "<=3"]), wire_type_of(Annotated[annotation, "<=2"])  # type: ignore[valid-type]
+    written = wire_type.write(value)
+    assert wire_type.read(written, 0) == (value, len(written))
+    with pytest.raises(MISFITS):
+        shorter.write(value)
+    with pytest.raises(BadFrame, match=r"3 \w+, 2 at most"):
+        shorter.read(written, 0)
+
+
 # --- unrolled: the same, sooner --------------------------------------------------------------------------------------
 
 UNROLLED = [(cls, record(cls), unroll(record(cls))) for cls in [*CLASSES, Everything, Empty]]
