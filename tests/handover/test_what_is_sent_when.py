@@ -187,6 +187,18 @@ def test_a_commit_at_once_is_one_message_and_sent_again_like_any_other():
     assert typed(*side.out) == typed(Send(2, Offer(1001, TOKEN, False)), SetTimer(NAME, P))
 
 
+@pytest.mark.parametrize(
+    ("sender", "message"),
+    [(3, Done(1001, 7)), (2, Done(1002, 7)), (2, Done(1001, 8)), (2, Void(1001, 8)), (2, Refuse(1001)), (2, Ask(5, 7))],
+)
+def test_what_answers_nothing_that_is_under_way_is_noted(sender: int, message: Message):
+    side = Side()
+    side.give()
+    side.hear(Accept(1001, 7))
+    assert side.hear(message, sender=sender) is None
+    assert typed(*side.out) == typed(Note(FactKind.STALE, None, sender, type(message).__name__))
+
+
 # --- the receiver ----------------------------------------------------------------------------------------------------
 
 
