@@ -139,7 +139,7 @@ def test_a_token_is_not_gone_before_six_times_the_patience():
     hear(handover, 2, Accept(1001, 7))
     for _ in range(50):
         assert handover.fired((TIMER, 1001), 599, []) is None
-    assert exactly(handover.fired((TIMER, 1001), 1200, [])) == exactly(Gone(TOKEN, 2))
+    assert exactly(handover.fired((TIMER, 1001), 600, [])) == exactly(Gone(TOKEN, 2))
 
 
 def test_nonces_never_repeat_and_two_lives_begin_at_different_ones():

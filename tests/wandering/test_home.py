@@ -127,3 +127,19 @@ def test_who_asked_again_as_its_turn_began_is_reminded_until_the_next_turn_of_it
         said_by(stage, home, node, Seen(Place(0, 7, 1, 70, hop, node), 2 * SECOND, ()))
     reminded = who_are_reminded_by(stage, home)
     assert node not in reminded and reminded
+
+
+def test_who_was_told_to_be_patient_is_reminded_three_times_and_no_more():
+    """A reminder may be lost; who has had its turn, or is gone, does not answer."""
+    stage, home, waiter = Stage(nodes=30, founder=False), 1, 29
+    said_by(stage, home, 6, Seen(Place(0, 7, 1, 70, 500, 6), 2 * SECOND, ()))
+    for other in range(8, 30):
+        said_by(stage, home, other, Want(other, 1, False, 0))
+    reminded = list[NodeId]()
+    for hop in range(510, 530):
+        stage.run(1)
+        said = said_by(stage, home, 6, Seen(Place(0, 7, 1, 70, hop, 6), hop % 2 * SECOND, ()))
+        reminded += [each.to for each in said if isinstance(each.message, Queued) and not each.message.patience].count(
+            waiter
+        )
+    assert reminded == 3

@@ -164,7 +164,14 @@ def test_of_a_large_group_eight_are_looked_at_for_a_home():
         context.suspect(each)  # not itself
     assert context.homes(9) == (3,)
     assert list(node(*range(1, 21), place=9).ring()) == list(range(9, 17))
-    assert list(node(*range(1, 21), place=999).ring()) == list(range(1, 9))
+    beyond = node(*range(1, 21), place=999)
+    assert (list(beyond.ring()), beyond.first, beyond.home) == (list(range(1, 9)), 1, 1)
+
+
+def test_of_as_many_others_as_are_asked_for_none_is_missed():
+    context = node()
+    assert context.random_others(4) == context.random_others(9) == [1, 2, 4, 5]
+    assert len(set(context.random_others(3)) - {ME}) == 3
 
 
 def test_who_knows_nobody_is_its_own_home_and_alone():

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from softmutex.core.algorithms.wandering.messages import Probe, Queued, Urge, Want
+from softmutex.core.algorithms.wandering.messages import Place, Presence, Probe, Queued, Sight, Urge, Want
 from softmutex.core.algorithms.wandering.settings import PATIENCE, PATIENCE_EACH, RTO_FIRST
 from softmutex.core.events import (
     SECOND,
@@ -26,6 +26,7 @@ from softmutex.core.events import (
     Requested,
     Returned,
     Silenced,
+    Slept,
     Suspect,
     Ticket,
     Withdrawn,
@@ -133,6 +134,21 @@ def test_how_long_the_answer_to_a_want_took_tells_how_long_a_message_is_under_wa
         assert node.machine.context.way == way
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+def test_where_the_way_is_known_an_answer_to_a_want_that_was_repeated_says_nothing_of_it(repeated: bool):
+    node = Node()
+    node.machine.context.way = SECOND // 20
+    for request in (1, 2):
+        node.tell(Requested(request))
+        if repeated:
+            node.fire("want")
+        node.now += SECOND // 5
+        before = node.machine.context.way
+        node.hear(HOME, Queued(request, PATIENCE))
+        assert (node.machine.context.way == before) is repeated
+        node.tell(Withdrawn(request))
+
+
 def test_a_second_answer_to_one_want_is_not_measured():
     node = Node()
     node.tell(Requested(1))
@@ -180,6 +196,18 @@ def test_what_concerns_others_is_no_reason_to_ask_again(event: Event):
         node.members[:] = sorted({*node.members, *event.joined} - {*event.left})
     node.tell(event)
     assert node.timers["want"] == before
+
+
+def test_who_asks_while_its_token_is_doubted_has_a_ticket_out_as_soon_as_a_better_one_is_found():
+    """Its hold goes on without a token, for how long nobody knows."""
+    node = Node()
+    node.tell(Requested(1))
+    node.takes(2, 1, TOKEN._replace(escort=TOKEN.escort._replace(watch=(1, 2))))
+    asked = dict(sent(node.tell(Slept(SECOND)), Probe))
+    assert wants(node.tell(Requested(2))) == [] and node.machine.view().queue == ()
+    better = Place(0, 8, 9, 99, 6, 3)
+    found = node.hear(3, Sight(asked[3].number, 0, better, Presence.IN_USE, True))
+    assert [want.request for _, want in wants(found)] == [2]
 
 
 # --- an offer --------------------------------------------------------------------------------------------------------
