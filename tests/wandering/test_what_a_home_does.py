@@ -438,6 +438,11 @@ def test_of_several_tokens_one_that_rests_is_given_before_any_other_and_tickets_
     assert heard(back) == [(7, (14,), True)]
 
 
+def test_where_all_who_wait_are_served_no_other_token_is_looked_for():
+    effects = asks(home(AT_REST, slots=2), 10)
+    assert (fed(effects), probed(effects)) == ([(HOLDER, (10,), False)], False)
+
+
 def test_who_waits_behind_a_turn_of_one_token_is_moved_to_another_that_comes_to_rest_and_but_once():
     node = home(IN_USE, Seen(SECOND_PLACE, LEASE, ()), slots=2)
     node.hear(HOLDER, IN_USE._replace(queue=(Ticket(10, 1),)))

@@ -263,6 +263,15 @@ def test_where_the_better_token_was_sent_and_not_taken_others_are_asked():
     }
 
 
+@pytest.mark.parametrize(("took_ms", "is_good"), [(200, True), (201, False)])
+def test_of_the_first_answer_a_fifth_of_a_second_is_long(took_ms: int, is_good: bool):
+    node, effects = met()
+    ((_, recall),) = sent(effects, Recall)
+    node.now += took_ms * MS
+    effects = node.hear(3, said_by_3(recall.number, 0.9, *spans(0.7, 0.3)))
+    assert bool([each for each in effects if isinstance(each, Overlapped)]) is is_good
+
+
 def test_an_answer_that_was_long_on_its_way_is_asked_for_again():
     """The spans would be as vague. The usual one is what the others took."""
     node, effects = met()
