@@ -255,6 +255,14 @@ def test_a_second_watcher_misses_it_as_late_as_it_was_told_and_looks_at_once_whe
     assert probed(node.tell(MembersChanged((), (1,))))
 
 
+def test_who_hears_of_a_token_by_another_watcher_feeds_it_whom_it_has_waiting():
+    node = home(IN_USE)
+    for waiter in range(10, 17):
+        asks(node, waiter)
+    relayed = Seen(PLACE._replace(hop=12, holder=7), LEASE, ())
+    assert fed(node.hear(5, relayed)) == [(7, (15, 16), False)]
+
+
 def test_a_second_watcher_is_told_that_the_token_rests():
     node = Node(members=(1, 4, 5, 6, 10))
     node.hear(1, Seen(PLACE, 2 * LEASE, ()))

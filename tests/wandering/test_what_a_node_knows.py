@@ -290,6 +290,20 @@ def test_tickets_are_given_back_to_the_home_and_none_are_not():
     assert isinstance(sent, Send) and sent.to == 1 and tuple(sent.message) == (None, (Ticket(4, 1),))
 
 
+def test_members_whose_settings_differ_can_tell_and_what_each_may_choose_alone_makes_no_difference():
+    settings: list[dict[str, Any]] = [
+        {},
+        {"slots": 2},
+        {"slots": 2, "each": 2},
+        {"min_interval": 1.0},
+        {"watch": False},
+    ]
+    settings += [{"hints": False}, {"ageing": 2.0}, {"ageing": 3.0}, {"slots": 2, "ageing": 2.0}]
+    assert len({node(**each).fingerprint for each in settings}) == len(settings)
+    alike: list[dict[str, Any]] = [{}, {"row": 3}, {"early": False}, {"census": False}, {"watchers": 1}, {"place": 77}]
+    assert len({node(**each).fingerprint for each in alike}) == 1
+
+
 # --- how long an answer may take -------------------------------------------------------------------------------------
 
 

@@ -283,6 +283,33 @@ def test_who_is_cut_off_with_a_token_doubts_it_and_tells_the_hold_where_that_was
     assert Lose(1, LostReason.ISOLATED) in node.tell(Reach(Level.LESS))
 
 
+# --- it comes ---
+
+
+def test_who_has_left_is_not_in_the_queue_of_a_token_that_comes():
+    node = Node()
+    node.members.remove(3)
+    node.tell(MembersChanged((), (3,)))
+    node.tell(Requested(1))
+    node.takes(2, 1, WATCHED._replace(queue=tickets(5, 3)))
+    assert node.machine.view().queue == (5,)
+
+
+@pytest.mark.parametrize(("gives", "hop", "says"), [(False, 9, True), (False, 3, False), (True, 9, False)])
+def test_another_holder_of_ones_own_token_is_answered_unless_that_was_before_or_it_is_on_its_way(
+    gives: bool, hop: int, says: bool
+):
+    node = Node()
+    node.tell(Requested(1))
+    node.takes(2, 1, WATCHED)
+    if gives:
+        node.tell(Released(1))
+        node.hear(5, Sight(0, 0, None, Presence.ABSENT, False))
+        assert sent(node.hear(HOME, Feed(0, tickets(5), False, 4)), Commit)
+    effects = node.hear(3, Sight(0, 0, Place(0, 7, 5, 50, hop, 3), Presence.ABSENT, False))
+    assert bool(sent(effects, Probe) or sent(effects, Sight)) is says
+
+
 # --- it comes back ---------------------------------------------------------------------------------------------------
 
 
