@@ -16,9 +16,9 @@ ME = 1
 NOW: Instant = 1_000_000 * SECOND
 
 
-def desk(*, slots: int = 1, members: Iterable[NodeId] = range(1, 41), least: float = 0.0) -> Desk:
+def desk(*, me: NodeId = ME, slots: int = 1, members: Iterable[NodeId] = range(1, 41), least: float = 0.0) -> Desk:
     options = KeeperOptions(min_interval=least)
-    made = Desk(Setup(ME, list(members), random.Random(1), slots=slots), options)
+    made = Desk(Setup(me, list(members), random.Random(1), slots=slots), options)
     made.now = NOW
     return made
 
