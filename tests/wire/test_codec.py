@@ -67,6 +67,82 @@ def test_a_varint_has_one_spelling(data: bytes):
     assert wire_type_of(Count).write(value) == data[:end]
 
 
+VARINTS = {
+    0: "00",
+    1: "01",
+    127: "7f",
+    128: "8001",
+    255: "ff01",
+    256: "8002",
+    16_383: "ff7f",
+    16_384: "808001",
+    2**32: "8080808010",
+    2**63: "80808080808080808001",
+    2**64 - 1: "ffffffffffffffffff01",
+}
+
+
+@pytest.mark.parametrize(("value", "written"), VARINTS.items())
+def test_a_varint_is_these_bytes(value: int, written: str):
+    assert wire_type_of(Count).write(value).hex() == written
+    assert read_varint(b"-" + bytes.fromhex(written) + b"-", 1) == (value, 1 + len(written) // 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ("8000", "a varint with a useless last byte 0"),
+        ("ff00", "a varint with a useless last byte 0"),
+        ("ffffffffffffffffff02", "a varint of more than 64 bits"),
+        ("80808080808080808002", "a varint of more than 64 bits"),
+        ("8080808080808080808001", "a varint of more than ten bytes"),
+    ],
+)
+def test_other_bytes_are_no_varint(data: str, told: str):
+    with pytest.raises(BadFrame, match=told):
+        read_varint(bytes.fromhex(data), 0)
+
+
+@pytest.mark.parametrize("value", [-1, 2**64])
+def test_what_has_more_than_64_bits_is_not_written(value: int):
+    with pytest.raises(MISFITS):
+        wire_type_of(Count).write(value)
+
+
+class Blob(NamedTuple):
+    blob: Annotated[bytes, "<=200"]
+    after: Count
+
+
+@pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 129, 199, 200])
+def test_bytes_of_any_length_up_to_their_bound_are_read_where_they_end(size: int):
+    value = Blob(b"x" * size, 7)
+    for write, read in ((record(Blob).write, record(Blob).read), unroll(record(Blob))):
+        written = write(value)
+        assert len(written) == size + 2 + (size > 127)
+        assert read(b"--" + written + b"--", 2) == (value, 2 + len(written))
+        with pytest.raises((BadFrame, *BROKEN)):
+            read(written[:-1], 0)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "largest"),
+    [
+        (Count, 10),
+        (NodeId, 8),
+        (Annotated[bytes, "<=127"], 128),
+        (Annotated[bytes, "<=128"], 130),
+        (Annotated[str, "<=5"], 6),
+        (Annotated[tuple[NodeId, ...], "<=3"], 25),
+        (NodeId | None, 9),
+        (Colour, 1),
+        (Pair, 18),
+    ],
+)
+def test_how_long_a_value_may_become(annotation: object, largest: int):
+    assert wire_type_of(annotation).largest == largest
+
+
 @pytest.mark.parametrize(("annotation", "value"), [(bytes, b"xyz"), (str, "xyz"), (tuple[Count, ...], (1, 2, 3))])
 def test_one_more_than_a_bound_allows_is_neither_written_nor_read(annotation: object, value: bytes | str | tuple[int]):
     wire_type, shorter = wire_type_of(Annotated[annotation, "<=3"]), wire_type_of(Annotated[annotation, "<=2"])  # type: ignore[valid-type]
