@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from softmutex.core.routing import PrefixRing, key_of
+from softmutex.core.routing import PrefixRing, key_of, spot_of
 
 SIZES = (1, 2, 3, 7, 50, 1000)
 
@@ -102,3 +102,49 @@ def test_whatever_it_was_not_told_it_agrees_with_those_who_are_there():
     ring, members = PrefixRing(group(30)), [*group(30)[3:], 77, 78, 79]
     ring.agree(members)
     assert [ring.owner(key) for key in keys(20)] == [PrefixRing(members).owner(key) for key in keys(20)]
+
+
+# --- by the definition -----------------------------------------------------------------------------------------------
+
+
+def test_where_a_number_lies_is_agreed_on_for_ever():
+    """As SplitMix64 has it: what it draws first from this seed."""
+    assert [spot_of(number) for number in (0, 1)] == [0xE220A8397B1DCDAF, 0x910A2DEC89025CC1]
+    assert spot_of((1 << 64) - 0x9E3779B97F4A7C15) == 0 and spot_of(1 << 64) == spot_of(0)
+    assert key_of(5, 2) == spot_of(spot_of(5) + 2) != key_of(2, 5)
+    assert key_of(5 + (1 << 64), 2) == key_of(5, 2)
+
+
+def apart(one: int, other: int) -> int:
+    return min((one - other) % 2**64, (other - one) % 2**64)
+
+
+def nearest(members: list[int], key: int) -> int:
+    return min(members, key=lambda node: (apart(spot_of(node), key), node))
+
+
+def step(members: list[int], me: int, key: int) -> int:
+    """One more hexadecimal digit in common with the key; of those who have it the first one after the key's point."""
+    owner = nearest(members, key)
+    digits, mine = f"{key:016x}", f"{spot_of(me):016x}"
+    common = next((at for at in range(16) if digits[at] != mine[at]), 16)
+    those = sorted(
+        (spot_of(node), node) for node in members if f"{spot_of(node):016x}"[: common + 1] == digits[: common + 1]
+    )
+    if owner == me or common >= 15 or not those:
+        return owner
+    rest = 64 - 4 * (common + 1)
+    point = (key >> rest << rest) + (spot_of(key) >> 64 - rest)
+    return next((node for spot, node in those if spot >= point), those[0][1])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 17, 300])
+def test_owners_and_steps_are_what_the_definition_says(size: int):
+    members = group(size, 3)
+    ring = PrefixRing(members)
+    for key in [*keys(12), 0, 2**64 - 1, spot_of(members[0]), spot_of(members[-1])]:
+        assert ring.owner(key) == nearest(members, key)
+        for me in members[:8]:
+            assert ring.next_hop(me, key) == step(members, me, key)
+            others = [node for node in members if node != me]
+            assert ring.owner(key, but=me) == (nearest(others, key) if others else 0)
