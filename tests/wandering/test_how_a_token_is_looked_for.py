@@ -244,7 +244,7 @@ def test_who_waits_asks_there():
     assert near
     found = PLACE._replace(hop=12, holder=8)
     wanted = sent(answer(node, {6: near[6]}, lambda _: Sight(0, 0, found, Presence.IN_USE, True)), Want)
-    assert wanted == [(8, Want(ME, 1, False, 4, 0))] or [to for to, _ in wanted] == [8]
+    assert wanted == [(8, Want(ME, 1, False, 3, 0))]
 
 
 def test_a_word_of_its_holder_ends_the_search():
@@ -261,7 +261,7 @@ def test_the_token_itself_ends_the_search_and_what_was_to_follow_it():
     assert RETRY in node.timers
     assert probes(node.hear(5, Want(5, 1, False, 3, 0)))  # another reason
     node.takes(5, 1)
-    assert node.machine.view().tokens == () or node.machine.view().holding == (1,)
+    assert node.machine.view().holding == (1,)
     assert PROBE not in node.timers and RETRY not in node.timers
 
 
