@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from softmutex.core.algorithms.voting import Confirm, Deny, Poll, Retract, Vote, Voting, VotingOptions
+from softmutex.core.algorithms.voting import Confirm, Deny, Poll, Retract, Vote, Voting, VotingOptions, scatter
 from softmutex.core.errors import ConfigError
 from softmutex.core.events import Effect, Event, Instant, Send
 from softmutex.sim import Churn, Kill, simulate
@@ -172,3 +172,8 @@ def test_more_votes_than_a_majority_make_overlaps_rarer_where_coordinators_forge
         for votes in (3, 5)
     ]
     assert overlaps[1] <= overlaps[0]
+
+
+def test_who_coordinates_which_mutex_is_the_same_wherever_it_is_reckoned():
+    """The last step of MurmurHash3, as it is published."""
+    assert [scatter(number) for number in (0, 1, 2**64 - 1)] == [0, 0xB456BCFC34C2CB2C, 0x64B5720B4B825F21]

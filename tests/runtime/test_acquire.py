@@ -6,7 +6,7 @@ import pytest
 
 from softmutex import AcquireTimeout, ConfigError, Node, NodeClosed, SoftMutexError
 from softmutex.core.events import Grant, Released, Withdrawn
-from softmutex.testing import MemoryNetwork
+from softmutex.testing import MemoryNetwork, in_virtual_time
 from tests.runtime.group import mutex_shown, node_on, puppet_mutex, puppet_of, until
 
 
@@ -83,6 +83,34 @@ async def test_zero_tries(node: Node):
     async with mutex.hold(timeout=0):
         with pytest.raises(AcquireTimeout, match="in use"):
             await asyncio.create_task(_hold(mutex, 0))
+
+
+@in_virtual_time
+async def test_who_only_tries_is_told_at_once_that_it_is_in_use_and_how_many_there_are():
+    network = MemoryNetwork()
+    async with node_on(network) as node, node_on(network) as other:
+        mutex = node.mutex("x")
+        async with other.mutex("x"):
+            pass
+        async with mutex.hold(timeout=30):
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(AcquireTimeout) as told:
+                await asyncio.create_task(_hold(mutex, 0))
+            assert asyncio.get_running_loop().time() == began
+        here = "(on this node 1 hold it and 0 wait for it; 1 other nodes are known)"
+        assert str(told.value) == f"the mutex 'x' is in use {here}. Wait longer, or look: softmutex status."
+
+
+@pytest.mark.parametrize(("timeout", "told"), [(0.0123, "0.012"), (0.999, "1"), (1.04, "1"), (2.55, "2.5"), (90, "90")])
+@in_virtual_time
+async def test_who_gave_up_is_told_how_long_it_waited(timeout: float, told: str):
+    async with node_on(MemoryNetwork()) as node:
+        mutex = node.mutex("x")
+        async with mutex:
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(AcquireTimeout, match=f"was not granted within {told} s"):
+                await asyncio.create_task(_hold(mutex, timeout))
+            assert asyncio.get_running_loop().time() - began == pytest.approx(timeout, abs=0.01)
 
 
 async def test_who_allows_a_second_waits_and_does_not_only_try(node: Node):
