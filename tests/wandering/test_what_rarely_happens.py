@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from softmutex.core.algorithms.wandering.messages import (
@@ -20,6 +22,7 @@ from softmutex.core.algorithms.wandering.messages import (
 from softmutex.core.algorithms.wandering.settings import PATIENCE, QUEUE
 from softmutex.core.events import (
     SECOND,
+    Effect,
     Escort,
     FactKind,
     Fired,
@@ -30,11 +33,14 @@ from softmutex.core.events import (
     NodeId,
     Released,
     Requested,
+    Silenced,
     Slept,
+    Suspect,
     Ticket,
     Token,
 )
-from softmutex.core.messages import Commit, Done, Void
+from softmutex.core.handover import TIMER
+from softmutex.core.messages import Commit, Done, Offer, Void
 from tests.wandering.node import HOME, ME, TOKEN, Node, sent
 from tests.wandering.test_how_a_token_is_looked_for import NOTHING, answer, facts, made, nothing, probes
 
@@ -309,3 +315,67 @@ def test_where_there_are_priorities_who_uses_the_token_asks_the_home_for_its_nex
     node = using(Node(ageing=2.0))
     asked = [[(to, urge.want.request) for to, urge in sent(node.tell(Requested(each)), Urge)] for each in (2, 3)]
     assert asked == [[(HOME, 2)], []] and queue(node) == ()
+
+
+# --- nobody answers --------------------------------------------------------------------------------------------------
+
+
+def until_over(node: Node, effects: Sequence[Effect]) -> tuple[list[NodeId], list[Effect]]:
+    """To whom it is offered while nobody answers, and what it does at last."""
+    tried: list[NodeId] = []
+    for _ in range(60):
+        tried += [to for to, _ in sent(effects, Offer)]
+        timers = [timer for timer in node.timers if isinstance(timer, tuple) and timer[0] == TIMER]
+        if not timers:
+            return tried, list(effects)
+        effects = node.fire(timers[0])
+    raise AssertionError("it goes on for ever")
+
+
+def unwatched() -> Node:
+    """The token rests here, and nobody expects to hear of it."""
+    node = using(Node(watch=False))
+    node.tell(Released(1))
+    node.now += SECOND
+    return node
+
+
+def test_who_does_not_answer_that_its_turn_comes_is_tried_four_times_behind_the_others():
+    """The group may find a way to it meanwhile."""
+    node = unwatched()
+    tried, effects = until_over(node, node.hear(HOME, Feed(0, (Ticket(5, 1),), False, 4)))
+    assert tried == [5] * 4 * (1 + 3) and queue(node) == ()
+    assert node.machine.view().state == "parked" and Suspect(5) in effects
+    node = unwatched()
+    tried, _ = until_over(node, node.hear(HOME, Feed(0, (Ticket(5, 1), Ticket(3, 1)), False, 4)))
+    assert tried[::4] == [5, 3] * 4
+
+
+def test_who_is_known_to_be_silent_is_tried_once():
+    node = unwatched()
+    node.tell(Silenced(5))
+    tried, _ = until_over(node, node.hear(HOME, Feed(0, (Ticket(5, 1),), False, 4)))
+    assert tried == [5] * 4
+
+
+@pytest.mark.parametrize("watch", [True, False])
+def test_a_token_that_was_committed_and_never_confirmed_is_looked_for_where_there_is_a_watch(watch: bool):
+    node = using(Node(watch=watch))
+    node.tell(Released(1))
+    node.now += SECOND
+    node.hear(5, NOTHING)
+    effects = node.hear(HOME, Feed(0, (Ticket(5, 1),), False, 4))
+    assert sent(effects, Commit)
+    _, effects = until_over(node, effects)
+    assert FactKind.TOKEN_LOST in facts(effects) and Suspect(5) in effects
+    assert bool(probes(effects)) is watch
+    assert node.machine.view().tokens == () and not node.machine.may_take_again()
+
+
+def test_a_leaver_whose_heir_does_not_answer_looks_for_another_one_a_moment_later():
+    node = unwatched()
+    node.fire(("owed", 1))
+    tried, _ = until_over(node, node.tell(Leaving()))
+    assert tried == [HOME] * 4 and HOME in node.machine.context.suspects
+    assert node.timers["walk", 0] == node.now + node.machine.context.rto
+    assert [to for to, _ in sent(node.fire(("walk", 0)), Offer)] == [2]
