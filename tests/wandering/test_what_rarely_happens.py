@@ -165,6 +165,23 @@ def test_who_has_promised_its_ballot_to_another_makes_no_token_itself():
 # --- who leaves, and who proceeds ------------------------------------------------------------------------------------
 
 
+def test_a_leaver_asks_its_heir_even_where_that_spoke_a_moment_ago():
+    """It stands for no ticket of its own."""
+    node = using(Node())
+    node.tell(Released(1))
+    node.now += SECOND
+    node.hear(HOME, NOTHING)
+    effects = node.tell(Leaving())
+    assert [to for to, _ in sent(effects, Offer)] == [HOME] and sent(effects, Commit) == []
+
+
+def test_a_stranger_that_fits_stays_in_the_queue():
+    node = using(Node(members=tuple(range(1, 60))))
+    node.hear(HOME, Feed(0, tuple(Ticket(each, 1) for each in (99, *range(10, 10 + QUEUE - 2))), False, 4))
+    node.hear(HOME, Feed(0, (Ticket(50, 1),), False, 4))
+    assert len(queue(node)) == QUEUE and 99 in queue(node)
+
+
 def test_a_leaver_looks_for_no_token():
     for leaves in (True, False):
         node = home(IN_USE)
@@ -284,6 +301,22 @@ def test_who_waits_behind_a_turn_of_another_token_is_not_reminded():
     effects = node.hear(6, Seen(PLACE._replace(hop=11), 0, ()))
     reminded = [to for to, queued in sent(effects, Queued) if not queued.patience]
     assert 10 not in reminded
+
+
+@pytest.mark.parametrize(("waiters", "more"), [(4, False), (5, True)])
+def test_a_holder_that_is_given_more_than_four_at_once_is_told_that_there_may_be_others(waiters: int, more: bool):
+    node = home(IN_USE)
+    node.machine.home.ready.update(dict.fromkeys(range(10, 10 + waiters), 1))
+    ((_, heard),) = sent(node.hear(6, IN_USE._replace(place=PLACE._replace(hop=12))), Heard)
+    assert (len(heard.tickets), heard.more) == (waiters, more)
+
+
+def test_a_word_of_another_watcher_that_is_repeated_is_good_for_as_long_again():
+    node = Node(members=(1, 4, 5, 6))
+    for _ in range(2):
+        node.now += SECOND
+        node.hear(1, IN_USE)
+        assert node.timers["watch", 0] == node.now + 2 * SECOND
 
 
 # --- the holder ------------------------------------------------------------------------------------------------------
