@@ -295,14 +295,25 @@ def test_who_stands_for_a_later_request_gives_the_earlier_one_up():
     side = standing(3)
     side.handover.stand(5)
     assert side.handover.standing == 5
-    side.hear(Commit(5, STANDING + 3, TOKEN))
-    assert typed(*side.out) == typed(Send(2, Void(5, STANDING + 3)))
+    for nonce in (5, 1):
+        side.hear(Commit(nonce, STANDING + 3, TOKEN))
+        assert typed(*side.out) == typed(Send(2, Void(nonce, STANDING + 3)))
     side.handover.stand(4)  # they grow
     assert not side.handover.standing
     out: list[Effect] = []
     side.handover.stand(7)
     side.handover.renounce(out)
     assert not side.handover.standing and out == []
+    side = Side()
+    side.handover.renounce(out)
+    assert not side.handover.standing
+
+
+def test_a_question_about_a_first_commit_that_never_came_is_answered_with_void_as_often_as_it_comes():
+    side = standing(3)
+    for question in (Ask(1, STANDING + 3), Commit(1, STANDING + 3, TOKEN), Ask(1, STANDING + 3)):
+        assert side.hear(question) is None
+        assert typed(*side.out) == typed(Send(2, Void(1, STANDING + 3)))
 
 
 def test_a_request_is_settled_once():

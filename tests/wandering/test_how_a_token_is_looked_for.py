@@ -175,6 +175,7 @@ def test_of_a_very_large_group_the_others_are_asked_in_batches():
     effects: list[Effect] = []
     while asked:
         sizes.append(len(asked))
+        assert node.timers[PROBE] == node.now + (SECOND // 20 if len(sizes) > 1 else RTO_FIRST)
         effects = answer(node, asked, nothing)
         asked = probes(effects)
     assert sizes[1:3] == [BATCH, BATCH] and sum(sizes) == 1299
@@ -234,6 +235,8 @@ def test_who_has_it_is_believed_and_the_search_is_over(presence: Presence):
     effects = answer(node, {5: near[5]}, lambda _: Sight(0, 0, found, presence, True))
     assert CancelTimer(PROBE) in effects and node.machine.home.posts[0].place == found
     assert (("watch", 0) in node.timers) is (presence is Presence.IN_USE)
+    node.machine.context.begin(node.now + 10 * SECOND)
+    assert node.machine.home.misses(0) is (presence is Presence.IN_USE)
     assert answer(node, {6: near[6]}, nothing) == []
 
 
@@ -381,6 +384,18 @@ def test_whose_death_is_known_is_not_waited_for():
     assert probes(node.tell(MembersChanged((), (6,)))).keys() == {5, 7, 8}
 
 
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_news_of_who_was_not_asked_do_not_end_the_wait_for_those_who_were(is_dead: bool):
+    node = home(IN_USE)
+    near = probes(misses(node))
+    node.now += 3 * SECOND // 2
+    if is_dead:
+        node.members.remove(8)
+    assert probes(node.tell(MembersChanged((), (8,)) if is_dead else Silenced(8))) == {}
+    assert answer(node, {5: near[5]}, nothing) == []
+    assert probes(answer(node, {6: near[6]}, nothing)).keys() >= {5, 6, 7}
+
+
 def test_a_death_of_who_had_answered_changes_nothing():
     node = home(IN_USE)
     near = probes(misses(node))
@@ -431,7 +446,7 @@ def test_a_better_one_that_was_heard_of_and_is_nowhere_is_outranked_by_the_token
     effects = answer(node, asked, lambda to: Sight(0, 0, gone if to == 5 else None, Presence.ABSENT, True))
     assert made(effects) == []  # just now it was heard of
     effects = answer(node, probes(node.fire(RETRY)), nothing)
-    assert [token.epoch for token in made(effects) if token] == [node.now // SECOND]
+    assert [(token.epoch, token.hop) for token in made(effects) if token] == [(node.now // SECOND, 0)]
     assert node.machine.view().holding == (1,)
 
 

@@ -206,6 +206,7 @@ def test_a_home_that_passes_its_token_on_misses_it_where_nobody_speaks_for_it(wa
     assert accepted.to == 7
     node.machine.home.moved(Place(0, 7, 5, 50, 5, 7), accepted.token, 0)
     assert node.machine.home.posts[0].until == node.now + span
+    assert node.machine.heard_of(0) is None  # nor does it hear it yet
 
 
 def test_what_is_found_at_rest_is_fed_those_who_wait_and_what_is_in_use_is_missed_soon():
@@ -216,6 +217,7 @@ def test_what_is_found_at_rest_is_fed_those_who_wait_and_what_is_in_use_is_misse
         effects = node.hear(6, Sight(asked[6].number, 0, place, presence, True))
         assert [(to, tuple(each.node for each in feed.tickets)) for to, feed in sent(effects, Feed)] == fed
         assert node.timers["watch", 0] == node.now + GRACE
+        assert node.machine.heard_of(0) is None  # others said so
 
 
 def test_a_token_that_is_made_has_those_in_its_queue_who_waited_in_the_lost_one_and_then_the_others():

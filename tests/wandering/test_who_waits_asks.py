@@ -149,6 +149,21 @@ def test_where_the_way_is_known_an_answer_to_a_want_that_was_repeated_says_nothi
         node.tell(Withdrawn(request))
 
 
+@pytest.mark.parametrize("slept", [False, True])
+def test_a_want_for_another_request_or_after_a_pause_is_measured_from_its_own_beginning(slept: bool):
+    node = Node()
+    node.tell(Requested(1))
+    node.now += SECOND
+    if slept:
+        node.tell(Slept(SECOND))
+    else:
+        node.tell(Withdrawn(1))
+        node.tell(Requested(2))
+    node.now += SECOND // 10
+    node.hear(HOME, Queued(1 if slept else 2, PATIENCE))
+    assert node.machine.context.way == SECOND // 20
+
+
 def test_a_second_answer_to_one_want_is_not_measured():
     node = Node()
     node.tell(Requested(1))
