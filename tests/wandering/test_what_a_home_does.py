@@ -115,6 +115,14 @@ def test_a_token_at_rest_is_fed_all_who_wait_and_no_more_than_fit():
     assert node.timers[MISSED] == node.now + GRACE  # it is expected to be used
 
 
+@pytest.mark.parametrize(("later", "again"), [(True, (10,)), (False, ())])
+def test_who_was_fed_and_is_not_in_the_queue_a_round_trip_later_is_fed_again(later: bool, again: tuple[NodeId, ...]):
+    node = home(IN_USE)
+    asks(node, 10)
+    node.now += node.machine.context.there_and_back + later
+    assert heard(node.hear(HOLDER, IN_USE)) == [(HOLDER, again, False)]
+
+
 def test_who_is_fed_to_a_token_at_rest_is_told_nothing_and_who_waits_behind_a_turn_when_to_ask_again():
     """The offer comes at once, and is answer enough."""
     assert sent(asks(home(AT_REST), 10), Queued) == []

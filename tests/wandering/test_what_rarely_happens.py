@@ -350,6 +350,33 @@ def test_where_there_are_priorities_who_uses_the_token_asks_the_home_for_its_nex
     assert asked == [[(HOME, 2)], []] and queue(node) == ()
 
 
+def test_who_left_stands_in_no_queue_wherever_it_stood():
+    node = using(Node())
+    node.hear(HOME, Feed(0, (Ticket(5, 1), Ticket(3, 1), Ticket(2, 1)), False, 4))
+    node.members.remove(3)
+    node.tell(MembersChanged((), (3,)))
+    assert queue(node) == (5, 2)
+
+
+def test_whose_own_ticket_comes_to_the_head_begins_another_row():
+    node = using(Node(row=1))
+    node.tell(Requested(2))
+    node.hear(HOME, Feed(0, (Ticket(5, 1),), False, 4))
+    assert queue(node) == (ME, 5)
+    assert [each.request for each in node.tell(Released(1)) if isinstance(each, Grant)] == [2]
+
+
+def test_whoever_has_tickets_for_it_is_heard_and_of_others_that_wait_only_its_first_watcher():
+    node = using(Node())
+    node.hear(2, Heard(0, 7, 4, (Ticket(5, 1),), False, 0))
+    assert queue(node) == (5,)
+    for sender, more in ((2, False), (1, True)):
+        node.hear(sender, Heard(0, 7, 4, (), True, 0))
+        assert node.machine.view().tokens[0].escort.more is more
+    node.hear(1, Heard(0, 6, 4, (Ticket(3, 1),), False, 0))  # of a token that was replaced
+    assert queue(node) == (5,)
+
+
 # --- nobody answers --------------------------------------------------------------------------------------------------
 
 
