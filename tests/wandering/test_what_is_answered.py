@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from softmutex.core.algorithms.wandering.messages import Account, Heard, Place, Presence, Probe, Sight
+from softmutex.core.algorithms.wandering.messages import Account, Heard, Place, Presence, Probe, Seen, Sight
 from softmutex.core.algorithms.wandering.settings import PROMISE, RTO_FIRST
-from softmutex.core.events import SECOND, Fired, Grant, MembersChanged, NodeId, Requested, Slept
+from softmutex.core.events import SECOND, Fired, Grant, Leaving, Level, MembersChanged, NodeId, Reach, Requested, Slept
 from tests.wandering.node import ME, Node, sent
 from tests.wandering.test_how_a_token_is_looked_for import (
     AT_REST,
@@ -167,3 +167,57 @@ def test_a_newcomer_that_is_the_home_looks_for_the_token_when_it_has_listened():
         assert bool(probes(node.fire("listened"))) is looks
     assert not probes(Node().fire("listened"))
     assert [each for each in Node(members=(ME,)).fire("listened") if not isinstance(each, Grant)] == []
+
+
+# --- who is told what came of it -------------------------------------------------------------------------------------
+
+
+def test_who_did_not_answer_is_not_told_that_its_ballot_is_free_and_is_passed_over():
+    node = home(IN_USE)
+    effects = misses(node)
+    for _ in range(20):
+        some = {to: probe for to, probe in probes(effects).items() if to != 8}
+        effects = answer(node, some, lambda to: NOTHING._replace(free=to != 7)) or node.fire(PROBE)
+        if ("retry", 0) in node.timers:
+            break
+    free = probes(effects)
+    assert free.keys() == {5, 6, 7} and {probe.ballot for probe in free.values()} == {0}
+    node = home(IN_USE)
+    makes_one_while_8_is_silent(node)
+    assert node.machine.context.suspects.keys() == {8}
+
+
+def test_who_was_asked_already_is_not_asked_again_for_what_others_say_of_it():
+    for presence in (Presence.WATCHED, Presence.DOUBTED, Presence.ABSENT):
+        node = home(IN_USE)
+        near = probes(misses(node))
+        place = PLACE._replace(hop=11)
+        assert probes(node.hear(5, Sight(near[5].number, 0, place, presence, True))) == {}
+
+
+def test_of_whom_the_token_is_found_at_is_known_that_it_is_there():
+    node = home(IN_USE)
+    near = probes(misses(node))
+    node.machine.context.suspect(7)
+    node.hear(5, Sight(near[5].number, 0, PLACE._replace(hop=11, holder=7), Presence.IN_USE, True))
+    assert 7 not in node.machine.context.suspects and node.machine.context.heard[7] == node.now
+
+
+def test_whose_lease_is_taken_back_is_who_had_it_from_here():
+    node = home(IN_USE, slots=2)
+    node.hear(5, Seen(Place(1, 7, 5, 51, 20, 7), 4 * SECOND, ()))  # heard of by another watcher
+    node.tell(Reach(Level.LESS))
+    taken_back = sent(node.tell(Reach(Level.LESS)), Sight)
+    assert [(to, sight.presence) for to, sight in taken_back] == [(6, Presence.DOUBTED)]
+
+
+def test_an_inquiry_for_a_leaver_goes_on_where_it_uses_another_token_and_is_the_home():
+    for uses, looks in ((True, True), (False, False)):
+        node = home(slots=2)
+        node.hear(7, Seen(Place(1, 7, 5, 51, 20, 7), 2 * SECOND, ()))
+        node.tell(Requested(1))
+        if uses:
+            node.takes(7, 1)
+            assert node.machine.view().holding == (1,)
+        node.tell(Leaving())
+        assert bool(probes(node.fire(("watch", 1)))) is looks

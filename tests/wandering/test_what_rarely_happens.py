@@ -309,6 +309,9 @@ def test_a_holder_that_is_given_more_than_four_at_once_is_told_that_there_may_be
     node.machine.home.ready.update(dict.fromkeys(range(10, 10 + waiters), 1))
     ((_, heard),) = sent(node.hear(6, IN_USE._replace(place=PLACE._replace(hop=12))), Heard)
     assert (len(heard.tickets), heard.more) == (waiters, more)
+    assert node.machine.home.posts[0].lent == dict(heard.tickets)  # should the token be lost, they wait again
+    node.hear(7, Seen(PLACE._replace(epoch=8, id=9, holder=7), 2 * SECOND, ()))
+    assert node.machine.home.ready.keys() | dict(node.machine.home.posts[0].lent).keys() == dict(heard.tickets).keys()
 
 
 def test_a_word_of_another_watcher_that_is_repeated_is_good_for_as_long_again():
