@@ -192,6 +192,23 @@ def test_who_lacks_only_the_last_permit_is_not_patient_for_longer_because_it_has
     assert asks_by(b, 114)  # not after half of the time since it asked
 
 
+def test_where_all_that_are_missing_come_first_one_of_them_is_asked_after_two_turns():
+    b = bench(4, (1, 2, 3, 4)).at(0)
+    for node in (1, 2, 3):
+        b.receive(Request(1), node)
+    b.request(1)
+    assert not asks_by(b, 7.9)
+    assert asks_by(b, 9) and len(sent(b)) == 1
+
+
+def test_where_one_comes_first_it_is_asked_after_five_seconds_however_long_a_turn_takes():
+    b = bench(4, (1, 4)).at(0)
+    b.receive(Request(1), 1)
+    b.request(1)
+    assert not asks_by(b, 4.9)
+    assert asks_by(b, 5.5)
+
+
 def asks_by(b: Bench, seconds: float) -> bool:
     while "again" in b.timers and b.timers["again"] <= b.at(seconds).now:
         b.fire("again")

@@ -19,7 +19,8 @@ from softmutex.core.messages import Bye, Ping, Withdraw
 from softmutex.core.wire import Frame, encode
 from softmutex.ports import Member, Observation
 from softmutex.runtime.lag import REMEMBERED_S
-from softmutex.testing import MemoryNetwork
+from softmutex.runtime.statistics import MutexStatistics
+from softmutex.testing import MemoryNetwork, in_virtual_time
 from tests.runtime.group import Puppet, node_on, opened, perform, puppet_mutex, puppet_of, until
 from tests.virtual import no_leaks_in_virtual_time
 
@@ -189,6 +190,24 @@ async def test_that_somebody_is_there_is_known_before_what_it_says(network: Memo
     await until(lambda: Received(stranger.id, Withdraw(1)) in puppet.told)
     assert puppet.told[-2:] == [MembersChanged((stranger.id,), ()), Received(stranger.id, Withdraw(1))]
     await stranger.close()
+
+
+@in_virtual_time
+async def test_two_that_do_not_hear_each_other_pass_the_token_on_by_way_of_a_third():
+    network = MemoryNetwork(seed=1)
+    async with node_on(network) as one, node_on(network) as between, node_on(network) as other:
+        for node in (between, one, other):
+            async with node.mutex("x").hold(timeout=30):
+                pass
+        network.partition(one.address, other.address)
+        for node in (one, other, one, other):
+            async with node.mutex("x").hold(timeout=60):
+                pass
+        assert sum(statistics.facts.get("generated", 0) for statistics in map(_of_x, (one, between, other))) == 1
+
+
+def _of_x(node: Node) -> MutexStatistics:
+    return node.mutex("x").statistics()
 
 
 async def test_a_peer_of_another_version_is_told_of_once_and_counted(
