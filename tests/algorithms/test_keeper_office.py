@@ -229,7 +229,9 @@ def test_a_lease_is_lent_for_as_long_as_it_was_asked_for_but_not_for_longer_than
 
 def test_without_a_roll_call_nothing_is_lent_and_one_is_called():
     books = Books()
+    books.later(1)
     found = books.beat()
+    assert timers(found) == {("watch", 0): 4 * SECOND}  # for it, and a second for the way
     assert said(found, Lease) == [] and [type(each) for each in found if isinstance(each, CallRoll)] == [CallRoll]
     books.office.reaches(Level.HALF)
     assert [lease.renewed for _, lease in said(done(books.desk), Lease)] == [True]
@@ -324,6 +326,18 @@ def test_an_idle_token_gets_who_waits_for_one_that_is_in_use():
     books.later(1.1)
     books.office.beat(HOLDER + 1, idle._replace(sent=books.desk.now))
     assert (books.fed(0), books.fed(1)) == ([], [10])
+
+
+def test_of_those_who_wait_for_tokens_in_use_an_idle_one_gets_who_waits_for_longest():
+    books = Books(slots=3)
+    for slot, node in ((0, 31), (1, 30)):
+        for other, post in books.office.posts.items():
+            post.parked = other == slot
+        books.claim(node, waited=(32 - node) * SECOND)
+    assert (books.fed(0), books.fed(1)) == ([31], [30])
+    books.later(1.1)
+    books.office.beat(HOLDER + 2, Beat(3, name(slot=2), 0, True, (), books.desk.now))
+    assert (books.fed(0), books.fed(1), books.fed(2)) == ([31], [], [30])
 
 
 # --- what is missing --------------------------------------------------------------------------------------------------

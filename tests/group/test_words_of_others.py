@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from softmutex.core.events import SECOND, Instant, NodeId
+from softmutex.core.events import SECOND, Instant, Level, NodeId, Reach
 from softmutex.core.group import Listed
 from softmutex.core.group.door import BANNED
+from softmutex.core.group.effects import Answer
 from softmutex.core.group.founding import differs
 from softmutex.core.messages import Describe, Hello, Message, Roster
 from tests.group.village import TERMS, House, Village
@@ -115,3 +116,26 @@ def test_a_member_that_does_not_say_whom_it_knows_is_asked_three_times():
     a.do(a.group.rosters.ask, b.id, village.now)
     village.run(5)
     assert village.sent[Roster] == 3 and b.id not in a.group.rosters
+
+
+def test_who_is_heard_by_way_of_another_has_answered_a_roll_call_and_is_not_silent():
+    village = Village()
+    a, b, c = village.neighbours(3)
+    village.run(5)
+    village.cut([a], [b, c])
+    a.do(a.group.call_roll, "x", True, village.now)
+    a.suspect(b)
+    village.run(0.01)
+    assert a.reach == []
+    assert a.do(a.group.relayed, b.id, c.id, village.now)
+    assert a.reach == [Answer("x", Reach(Level.MORE))]
+    village.run(5)
+    assert not a.group.is_silent(b.id) and not a.group.suspicion.is_suspected(b.id)
+
+
+def test_what_is_said_of_strangers_or_by_them_on_the_way_of_another_is_dropped():
+    village = Village()
+    a, b = village.neighbours(2)
+    assert not a.do(a.group.relayed, 77, b.id, village.now)
+    assert not a.do(a.group.relayed, b.id, 77, village.now)
+    assert a.dropped["relays of strangers"] == 2
