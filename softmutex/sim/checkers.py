@@ -15,7 +15,8 @@ exclusion  No more than `slots` run A, whatever happens. (The soft mutex does no
 evidence   Whoever overlapped is told (granted not `alone`, a `Lose`, a note), and nobody of an overlap that was not.
 
 Disturbances are losses, kills, pauses, cuts, clocks at other rates, and a token made by who knows nobody that is there
-and is known by nobody, as after the only acquaintance left; not delay, jitter, duplication or churn in good
+and is known by nobody, as after the only acquaintance left, or who is linked by no chain of acquaintances to anybody
+that has one; not delay, jitter, duplication or churn in good
 order. Their wake is `Scenario.grace_s`. Two holders who could not hear each other while they overlapped (a cut, a
 pause), or of whom one was killed, could not be told: they are counted as `untold`, and break no law. Nor does it
 to tell or not to tell of two tokens' holds that missed or met each other by less than a round trip: whoever was not
@@ -259,9 +260,17 @@ class Laws:
                 self.broken(Law.TOKENS, at, node.id, what)
 
     def _is_secluded(self, node: SimNode) -> bool:
-        """Others are there, but it knows none of them, and none of them knows it: it can neither ask nor be told."""
-        others = [other for other in self._world.nodes.values() if other is not node]
-        return bool(others) and not any(other.id in node.members or node.id in other.members for other in others)
+        """Others are there, but it knows none of them, and none of them knows it; nor, of those that have a token, is
+        there one that any chain of acquaintances leads to: it can neither ask nor be told."""
+        near, others = [node], [other for other in self._world.nodes.values() if other is not node]
+        for one in near:
+            known = {other.id: other for other in others if one.knows(other.id) or other.knows(one.id)}
+            shown = [other.machine.view() for other in known.values()]
+            if any(view.tokens or view.state == "passing" for view in shown):
+                return False
+            near += known.values()
+            others = [other for other in others if other.id not in known]
+        return bool(others) and (len(near) == 1 or any(other.machine.view().tokens for other in others))
 
     def leaving(self, at: Instant, node: SimNode) -> None:
         """It was told to."""

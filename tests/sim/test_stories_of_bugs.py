@@ -271,6 +271,10 @@ STORIES = {
     "who can neither ask nor be told makes a token": nemesis.draw(245, (2, 16)).but(
         seed=222, duration_s=45.0, settle_s=60.0
     ),
+    # ... and who has it was known to one node only, which left: no chain of acquaintances led to it any more.
+    "who knows nobody that knows who has it makes a token": nemesis.draw(80541, (2, 16)).but(
+        duration_s=26.0, settle_s=0.0
+    ),
 }
 
 
