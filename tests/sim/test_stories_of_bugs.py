@@ -267,6 +267,27 @@ STORIES = {
     "of what an answer that was late leaves open nothing is told": nemesis.draw(80341, (2, 16)).but(
         duration_s=110.0, settle_s=10.0
     ),
+    # A token that had itself replaced another one was lost before anybody met it: the chains that were asked led past.
+    "what was made in place of a token leads back to it": nemesis.draw(100142, (2, 16)).but(
+        duration_s=251.0, settle_s=0.0
+    ),
+    # A hold went on without its token. The better one, of which it knew, was lost and replaced meanwhile.
+    "who held on without a token is told of what came after the better one": nemesis.draw(90480, (2, 16)).but(
+        duration_s=176.0, settle_s=0.0
+    ),
+    # Who had slept for 24 s answered what it had been asked all that time, and its spans were as vague as that.
+    "who answers late is asked again, as it is awake by now": nemesis.draw(100367, (2, 16)).but(
+        duration_s=248.5, settle_s=0.0
+    ),
+    # Its holder spoke, in its own doubt, to one that doubted the weaker token; which did not take that for an answer,
+    # found nobody, and renewed its own as the better one.
+    "who doubts the weaker token gives way to the word of the better one's holder": nemesis.draw(80308, (2, 16)).but(
+        duration_s=222.0, settle_s=0.0
+    ),
+    # Where much is lost, four questions were asked in ten seconds about a hold that went on.
+    "who asks about holds asks as often as ways are short": nemesis.draw(80459, (2, 16)).but(
+        duration_s=250.0, settle_s=0.0
+    ),
     # The law's own: the only node that a newcomer knew had left, and nobody knew it yet. It has to begin some time.
     "who can neither ask nor be told makes a token": nemesis.draw(245, (2, 16)).but(
         seed=222, duration_s=45.0, settle_s=60.0

@@ -17,6 +17,8 @@ the two can have overlapped, and forward where a hold goes on after its token is
     discard --> ask own visit and the better one's holder --ACCOUNT--> ask `before` and `after` of each, while useful
                                                               '------> spans of different tokens overlap: tell both
 
+A token that is made anew leads back to the one in whose place it was made: that may have been lost before it met any.
+
 Clocks of different nodes are not compared. An answer says how long ago things were, and it was given between the
 question and its arrival: spans are known to half a round trip, whatever the clocks show.
 
@@ -58,7 +60,6 @@ RECORDS: Final = 192  # of all tokens together
 AROUND: Final = 16  # others are asked for what a node knew that is gone
 TRIES: Final = 20
 TRIES_ALONE: Final = 4  # then others are asked as well: half a second
-PRECISE: Final = 12 * SECOND  # so long no answer is good enough that was long on its way
 LATE: Final = 4  # times the usual
 WAIT_LEAST: Final = SECOND // 20
 WAIT_MOST: Final = 4 * SECOND
@@ -167,7 +168,10 @@ class OverlapEvidence:
     def begin(self, token: Token, place: Place, sender: NodeId) -> Visit:
         """A token is here: from `sender`, or made here."""
         slot, epoch, stamp, id, hop, _ = place
-        before = None if sender == NOBODY else Place(slot, epoch, stamp, id, max(0, hop - 1), sender)
+        if sender != NOBODY:
+            before: Place | None = Place(slot, epoch, stamp, id, max(0, hop - 1), sender)
+        else:  # it is made in place of that one, which may have ended with nobody who meets its rivals
+            before = self.context.best.get(slot)
         visit = Visit(token, place, before, self.context.now)
         self.visits.append(visit)
         if len(self.visits) > VISITS:
@@ -237,16 +241,23 @@ class OverlapEvidence:
         self._ask(case, better, visit.place)
         self._go_on(case)
 
+    def looked_again(self, visit: Visit, better: Place) -> None:
+        """By now that one may have been replaced, too; what is there instead leads back to it."""
+        newest = self.context.best.get(better.slot, better)
+        self.met(visit, better if same_token(newest, better) or same_token(newest, visit.place) else newest)
+
     def fired(self, number: int) -> None:
         case = self.cases.get(number)
         if case is None:
             return
         if not case.questions:  # a hold goes on without its token: who has begun one since?
-            self.met(case.visit, case.better)
+            self.looked_again(case.visit, case.better)
             return
         for question in list(case.questions):
-            if question.tries == TRIES_ALONE and question.told is None:  # it may sleep for long
-                self._ask_around(case, question.place, question.rival)
+            if question.tries == TRIES_ALONE:
+                self.context.suspicious(question.place.holder)  # there may be a way by another
+                if question.told is None:  # or it may sleep for long
+                    self._ask_around(case, question.place, question.rival)
             if question.tries < TRIES and self._is_there(question.place):
                 self._send(question)
             else:
@@ -258,23 +269,29 @@ class OverlapEvidence:
             for question in case.questions:
                 if account.number in question.sent:
                     took = self.context.now - question.sent[account.number]
-                    late = self._is_late(took)
-                    asked_for = self.context.now - min(question.sent.values())
-                    if late and asked_for < PRECISE and question.told is None:
-                        return  # it was long on its way, and the spans would be as vague: the timer asks again
+                    if self._is_late(took) and question.told is None and question.tries < TRIES:
+                        if account.number == max(question.sent):  # who asked it is awake by now
+                            self._send(question)
+                        return  # it was long on its way, and the spans would be as vague
                     case.questions.remove(question)
-                    if account.place is not None and question.told is None:
-                        self._enter(case, question, account, account.place)
-                    elif question.told is None and question.place == case.better:
-                        self._ask_around(case, question.place, question.rival)  # it was sent there, and not taken
+                    if question.told is None:
+                        self._learn(case, question, account)
                     self._go_on(case)
                     return
 
+    def _learn(self, case: OverlapCase, question: RecallQuestion, account: Account) -> None:
+        if account.place is not None:
+            self._enter(case, question, account, account.place)
+        elif not any(same_token(record.place, question.place) for record in case.records):
+            self._ask_around(case, question.place, question.rival)  # it was sent there, and not taken
+
     def _is_late(self, took: Duration) -> bool:
         """Longer on its way than others are: they may vary, and who compares with the quickest one asks most of them
-        again, each time later."""
+        again, each time later. Who slept, here or there, answers all at once, and is no measure."""
         usual = self._usual or min(took, WAIT_LEAST)
-        self._usual = usual + (min(took, LATE * usual) - usual) // 4 if took else usual
+        if took:
+            most = max(self.context.rto, WAIT_LEAST)
+            self._usual = min(usual + (min(took, LATE * usual) - usual) // 4, most)
         return took > LATE * usual
 
     # --- one case ----------------------------------------------------------------------------------------------------
@@ -295,6 +312,10 @@ class OverlapEvidence:
             self._send(case.questions[-1])
 
     def _ask_around(self, case: OverlapCase, place: Place, rival: Place) -> None:
+        anywhere = (place._replace(holder=NOBODY), None, None)
+        if anywhere in case.asked:
+            return
+        case.asked.add(anywhere)
         for node in (self.context.me, *self.context.random_others(AROUND)):
             self._ask(case, place._replace(holder=node), rival)
 
@@ -314,7 +335,7 @@ class OverlapEvidence:
         if account.running and spans:
             spans[-1] = (*spans[-1][:2], then)  # as far as is known; what comes after, the next look finds
         links = (account.before, account.after)
-        tokens = frozenset(each.id for each in (question.place, place, *links) if each is not None)
+        tokens = frozenset(each.id for each in (place, account.after) if each is not None)
         record = VisitRecord(place, tokens, then - account.came, tuple(spans), self.context.now - then, links)
         for other in case.records:
             if not record.tokens & other.tokens:
@@ -336,22 +357,28 @@ class OverlapEvidence:
                     self._ask(case, two.place, one.place, Together(other, request, length))
 
     def _go_on(self, case: OverlapCase) -> None:
-        """Ask further where holds of different tokens may still be found that overlap."""
+        """Ask further where holds may still be found that overlap with those of the token that was discarded. (Those of
+        others with each other are told of when one of these is discarded.)"""
         if len(case.records) < RECORDS:
-            spans: dict[frozenset[int], tuple[Instant, Instant]] = {}  # of each token, the first and the last
+            names = {case.visit.place.id}
             for record in case.records:
-                first, last = spans.get(record.tokens, (record.came, record.last))
-                spans[record.tokens] = min(first, record.came), max(last, record.last)
-            for record in case.records:
-                others = [span for tokens, span in spans.items() if not tokens & record.tokens]
-                before, after = record.links
-                if before is not None and any(first < record.came for first, _ in others):
-                    self._ask(case, before, case.visit.place)
-                if after is not None and any(last > record.last for _, last in others):
-                    self._ask(case, after, case.visit.place)
+                if names & record.tokens:
+                    names |= record.tokens
+            own = [record for record in case.records if names & record.tokens]
+            others = [record for record in case.records if not names & record.tokens]
+            for those, rivals in ((own, others), (others, own)):
+                first = min((record.came for record in rivals), default=self.context.now)
+                last = max((record.last for record in rivals), default=0)
+                for record in those:
+                    before, after = record.links
+                    is_news = before is not None and (those is own or before.id not in names)
+                    if before is not None and is_news and first < record.came:
+                        self._ask(case, before, case.visit.place)
+                    if after is not None and last > record.last:
+                        self._ask(case, after, case.visit.place)
         if case.questions:
             tries = min(question.tries for question in case.questions)
-            wait = min(max(self.context.rto, WAIT_LEAST) << min(tries - 1, 8), WAIT_MOST)
+            wait = min(max(2 * self.context.round_trip, WAIT_LEAST) << min(tries - 1, 8), WAIT_MOST)
             self.context.timer(("case", case.number), self.context.now + wait)
         elif case.visit.running:
             self.context.timer(("case", case.number), self.context.now + AGAIN)

@@ -359,7 +359,6 @@ class Wandering(Algorithm):
         context.note(
             FactKind.GENERATED, token, NOBODY if last is None or last.holder == context.me else last.holder, why
         )
-        context.learn(Place(slot, epoch, token.stamp, token.id, 0, context.me))
         self.home.made(token)
         self.holder.take(token, NOBODY)
 

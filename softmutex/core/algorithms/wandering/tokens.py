@@ -561,7 +561,7 @@ class TokenHolder:
         if orphan is not None:
             visit, better = orphan
             visit.end(self.context.now)
-            self.evidence.met(visit, better)
+            self.evidence.looked_again(visit, better)
         for held in self.here.by_slot.values():
             if held.using == request:
                 held.using = None
