@@ -44,6 +44,7 @@ STRANGE_FOR: Final = 10 * SECOND  # ... so long they may become known: any two t
 STRANGE_AGAIN: Final = 60 * SECOND  # ... and after this once more
 HEARD: Final = 64
 DEAF: Final = 16
+STALE: Final = SECOND  # after waking up: what comes may have been sent long before
 NEAR: Final = 8  # successors on the ring that are looked at for a home
 
 
@@ -131,6 +132,10 @@ class Context(Outbox):
     def woke(self) -> None:
         self.lost()
         self.woke_at = self.now
+
+    @property
+    def just_woke(self) -> bool:
+        return self.now - self.woke_at < STALE
 
     def isolation_is(self, choice: WhenIsolated) -> None:
         self.options = replace(self.options, when_isolated=choice)

@@ -324,7 +324,11 @@ class Wandering(Algorithm):
             context.post(sender, Sight(0, token.slot, better, Presence.ABSENT, False))
             return False
         held = self.here.by_slot.get(token.slot)
-        if context.learn(place_of(token, sender)) and held is not None and not held.giving:
+        place = place_of(token, sender)
+        is_news = context.learn(place)
+        if held is not None and held.doubt:
+            self.search.seen(place)
+        elif is_news and held is not None and not held.giving:
             self.search.doubt(held)
         needed = bool(self.requests.waiting) and self.here.in_use < context.options.each
         if needed:

@@ -468,7 +468,10 @@ class TokenSearches:
         if overlap and held.using is not None and not held.told:
             self.here.tell(held, LostReason.OVERLAP)
         if not is_copied and context.outranked(held.token) is not None and not held.giving:
-            self.doubt(held)
+            if not held.doubt:
+                self.doubt(held)
+            elif sender == rival.holder:
+                self.seen(rival)
 
     def copied(self, held: HeldToken, place: Place) -> bool:
         """Another node says that it has a token. If that is a second one of ours, as a liar makes, one of the two goes:
@@ -527,10 +530,10 @@ class TokenSearches:
                 self._found(search, place, sight.presence)
                 return
             # Else it has the weaker one: our probe told it so.
-        elif sight.presence is Presence.WATCHED and place is not None and self._yields_to(held, place):
-            self._found(search, place, Presence.IN_USE)
-            return
         elif sight.presence in (Presence.DOUBTED, Presence.WATCHED):
+            if place is not None and self._yields_to(held, place):
+                self._found(search, place, Presence.IN_USE)
+                return
             search.between = True
             if place is not None and place.holder not in search.asked:
                 self._add(search, place.holder)
@@ -745,9 +748,9 @@ class TokenSearches:
         self.context.cancel(("probe", search.slot))
 
     def seen(self, place: Place) -> None:
-        """Its holder spoke to us: no need to look for it."""
-        search = self.by_slot.get(place.slot)
-        if search is not None and self.here.by_slot.get(place.slot) is None:
+        """Its holder spoke to us: no need to look for it, nor whether a weaker one that is here was replaced."""
+        search, held = self.by_slot.get(place.slot), self.here.by_slot.get(place.slot)
+        if search is not None and (held is None or (self._yields_to(held, place) and not self.context.just_woke)):
             self._found(search, place, Presence.IN_USE)
 
     def came(self, slot: int) -> None:

@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.requests import OwnRequests
     from softmutex.core.algorithms.wandering.search import Deafness, TokenSearches
 
-STALE = SECOND  # after waking up: what comes may have been sent long before
 ATTEMPTS = 3  # to reach who does not answer; meanwhile the group may have found a way
 LOW: Final = 1  # tickets left in a token when its holder asks for more
 STEPS: Final = 4  # how often a WANT or a FEED is passed on
@@ -369,7 +368,7 @@ class TokenHolder:
         self.requests.visited()
         self._compare_settings(token)
         better = context.outranked(token)
-        if better is not None or context.comes_late(token) or context.now - context.woke_at < STALE:
+        if better is not None or context.comes_late(token) or context.just_woke:
             self.search.doubt(held)
         self.watch.began(held)
         if old is not None and old.giving:  # its return says that it had arrived
