@@ -114,6 +114,7 @@ class House:
                 self._post(address, to, "", message, by)
             case SetTimer(name, at):
                 assert at >= village.now, f"{name} is set in the past"
+                village.waits.setdefault(name if isinstance(name, str) else str(name[0]), []).append(at - village.now)
                 number = self.timers[name] = next(village.numbers)
                 village.at(at, self._fire, name, number)
             case CancelTimer(name):
@@ -201,6 +202,7 @@ class Village:
         self.cuts: set[tuple[str, str]] = set()  # one way: from, to
         self.silent_hosts: set[str] = set()  # addresses from which nothing comes back, not even a refusal
         self.sent: Counter[type] = Counter()
+        self.waits: dict[str, list[Duration]] = {}  # by what is waited for: how long each timer was set for
         self.tap: Callable[[str, str, tuple[NodeId, NodeId, str, Message]], None] | None = None
         self._heap: list[tuple[Instant, int, Callable[..., object], tuple[Any, ...]]] = []
 
