@@ -23,7 +23,7 @@ from typing import Any
 
 from softmutex import plugins
 from softmutex.core.events import SECOND, Effect, Event, Fired, Instant, Send, SetTimer, TimerName
-from softmutex.sim import Churn, Kill, Partition, Scenario, simulate
+from softmutex.sim import Churn, Kill, Partition, Pause, Scenario, simulate
 from tests.sim.days import OF_PAPERS, OF_TWO, Range, algorithms
 
 RANGES = Path(__file__).with_suffix(".txt")
@@ -49,6 +49,7 @@ WORLDS: dict[str, dict[str, Any]] = {
         "faults": (Partition(11, 31, 0.4, target="random"),),
     },
     "hosts die": {"demand": "poisson:0.5", "faults": (Kill(29, silent=True, times=1), Kill(37, "first"))},
+    "pauses": {"demand": "poisson:0.5", "faults": (Pause(17, 4), Pause(23, 9, "random"))},
     "far": {
         "demand": "poisson:0.3",
         "delay_s": 0.2,
@@ -59,15 +60,50 @@ WORLDS: dict[str, dict[str, Any]] = {
     },
 }
 SLOTS: dict[str, dict[str, Any]] = {"slots": {"demand": "poisson:1.5", "slots": 3, "faults": (Kill(29),)}}
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {  # by other switches
+    "adaptive": {"in minutes": {"options": {"min_interval": 0.5}, "demand": "poisson:0.3", "op_s": 0.02}},
+    "sandwich": {"in minutes": {"options": {"min_interval": 0.5}, "demand": "poisson:0.3", "op_s": 0.02}},
+    "random-access": {"in minutes": {"options": {"min_interval": 0.5}, "demand": "poisson:0.3", "op_s": 0.02}},
+    "binary-search": {
+        "directed": {"options": {"search": "directed", "throttle": False}, "demand": "poisson:0.5"},
+        "inverse": {"options": {"cleanup": "inverse"}, "demand": "saturated", "faults": (Kill(31, "random"),)},
+    },
+    "central": {
+        "by a ring": {"options": {"election": "ring"}, "demand": "poisson:0.5", "faults": (Kill(13, "first"),)}
+    },
+    "e2e": {
+        "few": {"options": {"replicas": 3, "lease_s": 2.0}, "demand": "saturated", "faults": (Kill(31, "random"),)}
+    },
+    "keeper": {
+        "in a row": {"options": {"row": 3, "row_time": 1.0, "min_interval": 2.0}, "demand": "poisson:0.9"},
+        "short lives": {"demand": "poisson:0.5", "faults": (Churn(2.0), Kill(37, "both")), "own_views": True},
+    },
+    "non-e2e": {"all votes": {"options": {"replicas": 4, "votes": 4}, "demand": "poisson:0.5"}},
+    "ring-search": {
+        "directed, fair, inverse": {
+            "options": {"search": "directed", "cleanup": "inverse", "discipline": "fair"},
+            "demand": "poisson:0.8",
+            "faults": (Kill(31, "random"),),
+        },
+        "pushed": {"options": {"initiative": "push", "passing": "3-way"}, "demand": "poisson:0.3"},
+        "pushed and pulled": {"options": {"initiative": "both", "rest": 0.05, "slowest": 0.4}, "demand": "poisson:0.3"},
+        "left alone": {"options": {"initiative": "none"}, "demand": "poisson:0.3", "faults": (Kill(31),)},
+    },
+    "sigma": {
+        "few": {"options": {"replicas": 3, "lease_s": 2.0}, "demand": "saturated", "faults": (Kill(31, "random"),)}
+    },
+    "token-ring": {"without rest": {"options": {"rest": 0.0}, "demand": "poisson:0.3"}},
+    "voting": {"all of three": {"options": {"coordinators": 3, "votes": 3}, "demand": "poisson:0.3"}},
+}
+
+
+def of(algorithm: str) -> dict[str, dict[str, Any]]:
+    usual = {} if algorithm in OF_PAPERS else {**WORLDS, **(SLOTS if algorithm in OF_TWO else {})}
+    return {**usual, **VARIANTS.get(algorithm, {})}
 
 
 def worlds(algorithm: str) -> list[str]:
-    return [*WORLDS, *(SLOTS if algorithm in OF_TWO else ())]
-
-
-def timed() -> list[str]:
-    """But for walks in hours, which hardly have any."""
-    return [name for name in algorithms() if name not in OF_PAPERS]
+    return list(of(algorithm))
 
 
 def kind(timer: TimerName) -> str:
@@ -105,7 +141,8 @@ def figures(algorithm: str, world: str, seed: int) -> dict[str, float]:
                         says[f"{type(effect.message).__name__}.{field}"].append(value)
             return effects
 
-    use = {**USUAL, **{**WORLDS, **SLOTS}[world], "seed": seed}
+    use = {**USUAL, **of(algorithm)[world], "seed": seed}
+    use |= {"laws": ()} if algorithm in OF_PAPERS else {}
     simulate(Scenario(algorithm=Timed, **use))
     minutes = use["duration_s"] / 60
     found = {f"{name} fires": times / minutes for name, times in fired.items()}
@@ -124,8 +161,8 @@ def measured(algorithm: str, world: str) -> dict[str, Range]:
     return found
 
 
-def lines(*of: str) -> Iterator[str]:
-    for algorithm in of or timed():
+def lines(*of_these: str) -> Iterator[str]:
+    for algorithm in of_these or algorithms():
         for world in worlds(algorithm):
             shown = [f"{name} {low:.4g}..{high:.4g}" for name, (low, high) in measured(algorithm, world).items()]
             yield "; ".join([algorithm, world, *shown])

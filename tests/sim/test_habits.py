@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.habits import figures, outside, ranges, timed, worlds
+from tests.sim.days import algorithms
+from tests.sim.habits import figures, outside, ranges, worlds
 
-EVERYWHERE = [(algorithm, world) for algorithm in timed() for world in worlds(algorithm)]
+EVERYWHERE = [(algorithm, world) for algorithm in algorithms() for world in worlds(algorithm)]
 
 
 @pytest.mark.parametrize(("algorithm", "world"), EVERYWHERE)
