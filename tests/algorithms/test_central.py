@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 
-from softmutex.core.algorithms.central import Allow, AskFor, Central, Free, InLine
+from softmutex.core.algorithms.central import Allow, AskFor, Central, Free, InLine, Kept
 from softmutex.core.algorithms.elections import Coordinator, Follow, Known
-from softmutex.core.events import SECOND, Effect, Event, Grant, Instant, MembersChanged, Received, Send, Withdrawn
+from softmutex.core.events import (
+    SECOND,
+    Effect,
+    Event,
+    Grant,
+    Instant,
+    MembersChanged,
+    Received,
+    Send,
+    Suspect,
+    Withdrawn,
+)
 from softmutex.sim import Kill, nemesis, simulate
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.scenarios import scenario
@@ -134,6 +145,32 @@ def test_who_asks_again_is_told_that_it_is_known():
     b.receive(AskFor(1), 2)
     b.receive(AskFor(1, again=True), 2)
     assert sent(b) == [(2, InLine(1, 1))]
+
+
+def check(b: Bench, at_s: float) -> tuple[bool, bool]:
+    """Whether the holder is asked then, and suspected."""
+    assert b.timers["check"] == b.at(at_s).now
+    b.fire("check")
+    return bool(sent(b)), any(isinstance(effect, Suspect) for effect in b.effects)
+
+
+def test_while_others_wait_the_holder_is_asked_after_five_seconds_and_suspected_at_every_second_silence():
+    b = coordinator().at(0)
+    b.receive(AskFor(1), 3)
+    assert "check" not in b.timers  # nobody waits
+    b.at(1).receive(AskFor(1), 2)
+    assert check(b, 6) == (True, False)
+    assert check(b, 6.125) == (True, True)
+    assert check(b, 6.375) == (True, False)
+    b.receive(Free(1), 2)  # it is not wanted any more
+    b.fire("check")
+    assert sent(b) == [] and "check" not in b.timers
+    b.at(20).receive(AskFor(2), 2)
+    assert check(b, 25) == (True, False)
+    b.receive(Kept(1), 3)
+    assert check(b, 30) == (True, False)  # as if for the first time
+    b.at(31).receive(Free(1), 3)
+    assert sent(b)[-1] == (2, Allow(1, 2, 2, 0)) and "check" not in b.timers
 
 
 def test_a_holder_that_dies_is_followed_by_the_next():
