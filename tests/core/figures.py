@@ -126,7 +126,7 @@ def part(kind: type) -> object:
 
 
 def of_module(module: ModuleType, names: Iterable[str]) -> str:
-    return "; ".join([module.__name__, *(f"{name} {shown(getattr(module, name))}" for name in names)])
+    return "; ".join([module.__name__, *(f"{name} {shown(getattr(module, name, 'is gone'))}" for name in names)])
 
 
 def message(number: int, kind: type[Message]) -> str:

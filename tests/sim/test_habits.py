@@ -12,7 +12,9 @@ EVERYWHERE = [(algorithm, world) for algorithm in algorithms() for world in worl
 
 @pytest.mark.parametrize(("algorithm", "world"), EVERYWHERE)
 def test_timers_and_messages_are_as_they_were(algorithm: str, world: str):
-    assert outside(figures(algorithm, world, 1), ranges()[algorithm, world]) == []
+    assert outside(figures(algorithm, world, 1), ranges()[algorithm, world]) == [], (
+        f"on purpose? python -m tests.sim.habits {algorithm}"
+    )
 
 
 def test_a_line_of_a_world_that_is_no_more_is_taken_away():
