@@ -288,6 +288,18 @@ STORIES = {
     "who asks about holds asks as often as ways are short": nemesis.draw(80459, (2, 16)).but(
         duration_s=250.0, settle_s=0.0
     ),
+    # Each of four tokens that were parked on one side of a cut was used for as long as its own lease lasted.
+    "who doubts one of its tokens uses no other that was not heard of since": nemesis.draw(80138, (2, 16)).but(
+        duration_s=85.0, settle_s=10.0
+    ),
+    # A home that doubted three tokens of its own lent a lease for a fourth one, as its roll call was not over yet.
+    "who doubts a token of its own lends for no other": nemesis.draw(60011, (2, 16)).but(
+        duration_s=53.0, settle_s=10.0
+    ),
+    # It reached half of its group. The ring's first member was known to be silent, but had been heard 4.7 s before.
+    "who is known to be silent does not make a half the larger one": nemesis.draw(9026, (2, 16)).but(
+        duration_s=82.0, settle_s=5.0
+    ),
     # The law's own: the only node that a newcomer knew had left, and nobody knew it yet. It has to begin some time.
     "who can neither ask nor be told makes a token": nemesis.draw(245, (2, 16)).but(
         seed=222, duration_s=45.0, settle_s=60.0

@@ -43,6 +43,7 @@ from softmutex.core.algorithms.wandering.settings import (
     SECOND_EXTRA,
     SLACK,
 )
+from softmutex.core.algorithms.wandering.watch import doubts_another
 from softmutex.core.events import NOBODY, SECOND, Duration, Instant, NodeId, RequestId, Ticket, Token
 from softmutex.core.tuples import NamedTuple
 
@@ -590,6 +591,7 @@ class Home:
         post.unsure = dict.fromkeys(coming)
         taken_again = post.idle and seen.lease and context.options.slots > 1
         post.again, post.idle, post.second = 0, False, False
+        is_unsure = doubts_another(self.here, place.slot, post.heard_at)
         post.heard_at = 0 if sender == context.me else context.now
         if seen.lease:
             self._watch(post, seen.lease)
@@ -597,7 +599,8 @@ class Home:
             post.until = 0
             context.cancel(("watch", place.slot))
         is_lent = seen.lease or hops > 0 or self.roll.cut_off
-        if is_lent and sender != context.me and not self.roll.may_lend():  # to itself the other watcher lends
+        lends = is_lent and sender != context.me  # to itself the other watcher lends
+        if lends and (not self.roll.may_lend() or is_unsure):
             self._doubt(place)
             return
         if context.options.by_home:

@@ -47,6 +47,11 @@ ROLL_AGAIN: Final = 2 * SECOND
 LONG_AGO: Final[Instant] = -86_400 * SECOND
 
 
+def doubts_another(here: TokensHere, slot: int, since: Instant) -> bool:
+    """A token of another slot is doubted since then: this node may be cut off."""
+    return any(held.doubt and held.doubted_at > since for at, held in here.by_slot.items() if at != slot)
+
+
 class Beats:
     """What the watchers of a token that is here have heard."""
 
@@ -241,11 +246,13 @@ class Watch:
                 beats.sent_at = first_sent
 
     def overslept(self, held: HeldToken) -> bool:
-        """A parked token of which nobody heard when it was due: this node slept, or is cut off."""
+        """A parked token of which nobody heard when it was due, or since another one here is doubted: this node slept,
+        or is cut off. (Else a node with several would use one after the other, each for as long as its lease lasts.)"""
         beats = held.beats
         watched = self.context.options.watch and not self.context.alone
         pause = beats.pace if beats.unheard else PARKED_BEAT
-        return watched and self.context.now > beats.heard_at + pause + self.context.slack
+        is_late = self.context.now > beats.heard_at + pause + self.context.slack
+        return watched and (is_late or doubts_another(self.here, held.token.slot, beats.heard_at))
 
     def check(self, held: HeldToken) -> None:
         """Has this node been silent, or asleep, for so long that it may have been replaced?"""
@@ -316,7 +323,8 @@ class LendersRoll:
         takes back those that it gave; of two halves the one with the ring's first member goes on."""
         context = self.context
         first = context.first or context.me
-        half = first == context.me or context.now - context.heard.get(first, 0) < ROLL_EVERY
+        lately = context.now - context.heard.get(first, 0) < ROLL_EVERY and first not in context.silent
+        half = first == context.me or lately
         few = level is Level.LESS or (level is Level.HALF and not half)
         if few and not self.few:
             self.few = True  # on a slow network it may only have been impatient
