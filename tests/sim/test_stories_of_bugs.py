@@ -256,7 +256,7 @@ STORIES = {
     "who answers late shows that others may": nemesis.draw(237, (2, 16)),
     # A token that was being offered was said to be parked: all who were known to be in its queue were fed to it again,
     # and it went to dozens who had had their turn, for half a minute.
-    "what is on its way to the next one is not parked": nemesis.draw(40008, (2, 16)),
+    "what is on its way to the next one is not parked": nemesis.draw(40008, (2, 16)).but(seed=1000),
     # A token was parked at who did not know the only one in its queue, and its home, for that, fed it nobody else.
     "who is unknown to the holder keeps nobody else waiting": nemesis.draw(80476, (2, 16)).but(
         duration_s=165.0, settle_s=10.0
@@ -288,6 +288,13 @@ STORIES = {
     "who asks about holds asks as often as ways are short": nemesis.draw(80459, (2, 16)).but(
         duration_s=250.0, settle_s=0.0
     ),
+    # Whoever had found the token kept what was promised to it; and a word of the near stage, that the holder was just
+    # heard of, held up the wide one. Both cost a slow network two more rounds of questions.
+    "who found it holds up nobody who misses it next": nemesis.draw(80429, (2, 16)).but(
+        duration_s=127.0, settle_s=10.0
+    ),
+    # Three hosts were known to be silent since long, and all the others had answered: they were asked once more.
+    "who is known to be silent is asked but once": nemesis.draw(100554, (2, 16)).but(duration_s=150.0, settle_s=20.0),
     # Each of four tokens that were parked on one side of a cut was used for as long as its own lease lasted.
     "who doubts one of its tokens uses no other that was not heard of since": nemesis.draw(80138, (2, 16)).but(
         duration_s=85.0, settle_s=10.0

@@ -253,7 +253,7 @@ BREAKS = (
     Break(NeverDoubts, "pause-past-lease", "tokens"),
     Break(NobodyLooksForIt, "kill-holder", "requests"),
     Break(ServesTheWithdrawn, "cancellations", "effects"),
-    Break(TakesBackWhatItCommitted, "loss-40", "order", 7),
+    Break(TakesBackWhatItCommitted, "loss-40", "tokens", 6),
     Break(TellsNobody, "blocked-loop", "evidence"),
     Break(UsesWhatItGivesAway, "nothing", "overlap"),
 )

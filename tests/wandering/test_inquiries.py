@@ -193,6 +193,50 @@ def test_who_came_while_the_others_were_asked_is_asked_too():
     assert len(made) == 1
 
 
+@pytest.mark.parametrize("has_left", [False, True])
+def test_who_has_it_is_asked_though_it_was_never_heard_of_here_but_not_who_left(has_left: bool):
+    """A newcomer had the token, and was known to the home by what others said. It was not asked, and two had one."""
+    stage, stranger = Stage(nodes=4, founder=False), 77
+    stage.now += 10 * SECOND
+    if has_left:
+        stage.tell(HOME, MembersChanged((), (stranger,)))
+    there = PARKED.place._replace(holder=stranger)
+    stage.tell(HOME, Received(2, Sight(0, 0, there, Presence.ABSENT, True)))
+    asked, _ = inquiry(stage, HOME, Received(WAITER, Want(WAITER, 1, False, 0)))
+    if not has_left:
+        assert not asked  # it is fed first
+        asked, _ = inquiry(stage, HOME, Fired(("watch", 0)))
+    assert (stranger in asked) is not has_left and asked
+
+
+def test_who_is_no_member_and_does_not_answer_makes_no_larger_half():
+    """It died before this node, the first of two, had heard of it: nobody would ever say that it is gone."""
+    stage = Stage(nodes=2, founder=False)
+    first = stage.machines[1].context.first
+    stage.now += 10 * SECOND
+    there = PARKED.place._replace(holder=77)
+    stage.tell(first, Received(3 - first, Sight(0, 0, there, Presence.ABSENT, True)))
+    stage.tell(first, Received(3 - first, Want(3 - first, 1, False, 0)))
+    asked, made = inquiry(stage, first, Fired(("watch", 0)))
+    assert 77 in asked
+    for _ in range(10):
+        stage.now += SECOND
+        made += inquiry(stage, first, Fired(("probe", 0)))[1]
+    assert len(made) == 1
+
+
+def test_who_found_it_keeps_nobody_else_from_making_one():
+    """Its ballot was promised by all whom it had asked, and for a dozen seconds, where the network is slow."""
+    stage = Stage(nodes=4, founder=False)
+    stage.now += 10 * SECOND
+    asked, _ = inquiry(stage, HOME, Received(WAITER, Want(WAITER, 1, False, 0)))
+    stage.tell(HOME, Received(2, Sight(asked[2], 0, None, Presence.ABSENT, True)))
+    found = Sight(asked[HOLDER], 0, PARKED.place, Presence.PARKED, True)
+    said = [each for each in stage.machines[HOME].handle(Received(HOLDER, found), stage.now) if isinstance(each, Send)]
+    given_back = [each.to for each in said if isinstance(each.message, Probe) and not each.message.ballot]
+    assert given_back == [2, HOLDER]
+
+
 def test_who_slept_does_not_take_its_sleep_for_the_slowness_of_the_network():
     """It waited for three seconds for each answer, and for a dead node for eighteen, with the token that it doubted."""
     stage = Stage(nodes=4, founder=False)

@@ -128,7 +128,7 @@ def test_what_is_doubted_here_is_looked_into_again_and_what_is_not_is_not():
     answer(node, asked, lambda to: Sight(0, 0, better if to == 5 else None, Presence.ABSENT, True))
     assert RETRY in node.timers
     again = probes(node.fire(RETRY))
-    assert again.keys() == {1, 2, 3, 5}
+    assert again.keys() == {1, 2, 3, 5, 77}
 
 
 def test_a_death_is_looked_into_by_the_home_alone_and_where_there_is_a_watch():

@@ -332,9 +332,12 @@ class TokenSearches:
     # --- asking ------------------------------------------------------------------------------------------------------
 
     def _add(self, search: TokenSearch, node: NodeId, tries: int = 0) -> None:
-        if node not in (0, self.context.me) and self.context.is_member(node):
-            if node in self.context.silent:
-                tries = PROBES - FEW  # the group has asked it; but it may be back
+        context = self.context
+        if node not in (0, context.me) and node not in context.gone:
+            if node in context.silent:
+                tries = PROBES - 1  # the group has asked it; but it may be back
+            elif not context.is_member(node):
+                tries = PROBES - FEW  # it was never heard of here, but somebody knows it
             search.asked.setdefault(node, tries)
 
     def _widen(self, search: TokenSearch) -> None:
@@ -577,6 +580,7 @@ class TokenSearches:
             near = set(search.asked)
             search.number += 1  # what still comes of the near stage is no ballot
             search.began = 0
+            search.between, search.heir = False, NOBODY  # what was so then is asked once more
             self._widen(search)
             for node, tries in search.asked.items():
                 # Those who answered are asked for the ballot, those who did not are given up.
@@ -702,13 +706,17 @@ class TokenSearches:
     def _found(self, search: TokenSearch, place: Place, presence: Presence) -> None:
         context = self.context
         self._connected()
+        if search.wide:
+            self._release(search)  # whoever misses it next is not to wait until they have forgotten this one
         self._stop(search)
         self.owner.found(place, presence)
         context.trust(place.holder)
 
     def _cut_off(self, search: TokenSearch, answers: int) -> bool:
-        """Not more than half of those asked, this node among them, can be reached; of two halves one goes on."""
-        there, all_of_them = 2 * (answers + 1), len(search.asked) + 1
+        """Not more than half of those asked, this node among them, can be reached; of two halves one goes on. Who is no
+        member here, and may be long gone, counts only where it answers."""
+        all_of_them = 1 + sum(tries < 0 or self.context.is_member(node) for node, tries in search.asked.items())
+        there = 2 * (answers + 1)
         if there != all_of_them or self.context.options.when_isolated == "proceed":
             return there < all_of_them
         first = self.context.first or self.context.me
