@@ -307,6 +307,8 @@ STORIES = {
     "who is known to be silent does not make a half the larger one": nemesis.draw(9026, (2, 16)).but(
         duration_s=82.0, settle_s=5.0
     ),
+    # Each of three nodes died after ten seconds. Who was the home next knew of no token, and asked nobody who did.
+    "who becomes the home and knows of no token looks around": nemesis.draw(100661, (2, 16)),
     # The law's own: the only node that a newcomer knew had left, and nobody knew it yet. It has to begin some time.
     "who can neither ask nor be told makes a token": nemesis.draw(245, (2, 16)).but(
         seed=222, duration_s=45.0, settle_s=60.0

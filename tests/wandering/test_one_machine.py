@@ -141,10 +141,12 @@ def test_a_death_is_looked_into_by_the_home_alone_and_where_there_is_a_watch():
         assert not probes(node.tell(MembersChanged((), (5,))))
 
 
-def test_a_home_that_holds_nothing_and_knows_of_nothing_looks_for_nothing_when_somebody_dies():
+def test_a_home_that_holds_nothing_and_knows_of_nothing_looks_around_when_somebody_has_died_but_not_at_once():
+    """Who has a token tells the new home of it."""
     node = Node(members=(ME, 5, 6))
     node.members.remove(6)
     assert not probes(node.tell(MembersChanged((), (6,))))
+    assert probes(node.fire("listened")).keys() == {5}
 
 
 # --- slots -----------------------------------------------------------------------------------------------------------

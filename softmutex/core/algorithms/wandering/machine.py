@@ -451,6 +451,8 @@ class Wandering(Algorithm):
         context = self.context
         if context.home != context.me or not context.options.watch:
             return
+        if not context.best:
+            self.search.looks_around()  # who knew of the tokens left, perhaps, or will say where they are
         for slot in range(context.options.slots):
             if slot not in self.here.by_slot and self.home.is_lost(slot):
                 self.search.start(slot, "its holder or its home left the group")

@@ -398,6 +398,10 @@ class TokenSearches:
     def listen(self) -> None:
         """A node that joins makes nothing for a while."""
         self.since = self.context.now
+        self.looks_around()
+
+    def looks_around(self) -> None:
+        """Soon: who has a token may tell of it."""
         self.context.timer("listened", self.context.now + from_seconds(self.context.options.listen))
 
     def listened(self) -> None:
