@@ -653,3 +653,16 @@ def test_a_loan_that_is_offered_is_taken_by_who_waits_alone():
     b.request(1)
     b.receive(Offer(5, loan), 4)
     assert len(sent(b, Accept)) == 1
+
+
+def test_who_runs_when_a_newer_token_comes_is_told_that_it_may_not_be_alone():
+    b = Bench(RingSearch, me=5, members=EIGHT, passing="4-way")
+    b.start(founder=True)
+    b.request(1)
+    assert b.granted == [1]
+    newer = token(9, 77, hop=4, epoch=1 << 40)
+    b.receive(Offer(7, newer), 2)
+    ((to, accept),) = sent(b, Accept)
+    b.receive(Commit(7, accept.reply, newer), to)
+    assert b.lost == [1] and b.noted(FactKind.OVERLAP) and b.noted(FactKind.DISCARDED)
+    assert [each.id for each in b.machine.view().tokens] == [77]

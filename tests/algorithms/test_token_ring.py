@@ -349,3 +349,14 @@ def test_a_token_that_died_with_its_holder_is_made_anew():
 
 def test_members_that_live_for_a_moment_do_not_end_the_search_of_another_one():
     assert not simulate(nemesis.draw(154, (2, 16), "token-ring")).violations
+
+
+def test_it_shows_whether_the_token_rests_here_is_searched_for_or_is_elsewhere():
+    b = bench()
+    assert b.machine.view().state == "idle"
+    b.start(founder=True)
+    assert b.machine.view().state == "searching"
+    b.receive(Pass(TOKEN, 9), 1)
+    assert b.machine.view().state == "resting" and b.machine.view().holder == 2
+    b.fire("rest")
+    assert b.machine.view().state == "idle" and b.machine.view().holder == 3

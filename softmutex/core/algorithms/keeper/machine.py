@@ -134,7 +134,6 @@ class Keeper(Algorithm):
                 waiter.want()
             if not desk.inbox:
                 break
-        waiter.settle()
         if waiter.claim != self._handover.standing:
             self._handover.stand(waiter.claim)
             if waiter.claim != self._handover.standing:
