@@ -21,6 +21,7 @@ from softmutex.core.events import (
     Suspect,
     Withdrawn,
 )
+from softmutex.core.timing import Timing
 from softmutex.sim import Kill, nemesis, simulate
 from softmutex.sim.scenario import Scenario
 from softmutex.sim.scenarios import scenario
@@ -171,6 +172,20 @@ def test_while_others_wait_the_holder_is_asked_after_five_seconds_and_suspected_
     assert check(b, 30) == (True, False)  # as if for the first time
     b.at(31).receive(Free(1), 3)
     assert sent(b)[-1] == (2, Allow(1, 2, 2, 0)) and "check" not in b.timers
+
+
+def test_who_says_that_it_runs_is_asked_again_when_it_has_run_for_half_as_long_once_more():
+    b = Bench(Central, me=1, members=(1, 2, 3), timing=Timing(op=1.0))
+    b.start(founder=True)
+    for node in (2, 3):
+        b.receive(Follow(1, 0), node)
+    b.at(0).receive(AskFor(1), 3)
+    b.receive(AskFor(1), 2)
+    assert check(b, 2) == (True, False)
+    b.at(6).receive(Kept(1), 3)
+    assert check(b, 9) == (True, False)
+    b.at(40).receive(Kept(1), 3)
+    assert check(b, 45) == (True, False)  # but not more seldom
 
 
 def test_a_holder_that_dies_is_followed_by_the_next():

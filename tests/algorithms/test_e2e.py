@@ -364,3 +364,22 @@ def test_withdrawn_is_withdrawn():
     b.handle(Withdrawn(1))
     b.receive(PassToken(Bid(1, FIRST), 3, mine, FIRST, 4 * SECOND, 0b111), FIRST)
     assert b.granted == [] and sent(b, NotHere)
+
+
+def test_of_those_who_ask_where_a_runs_so_many_wait_there():
+    b, _ = winner()
+    for node in range(100, 100 + QUEUE_MOST + 5):
+        b.receive(Enqueue((Bid(node, node),)), node)
+    b.release(1)
+    ((to, token),) = sent(b, PassToken)
+    assert to == 100 and len(token.queue) == QUEUE_MOST - 1
+
+
+def test_who_waits_on_the_way_and_asks_by_a_later_bid_waits_once():
+    b = bench(NonE2E, BETWEEN)
+    b.receive(RequestVote(NUMBER, Bid(1, FIRST), 1), FIRST)
+    for stamp in (2, 3):
+        b.receive(RequestVote(NUMBER, Bid(stamp, 1000), 1), SECOND_ONE)
+    b.receive(ReleaseVote(NUMBER, Bid(1, FIRST), 1), FIRST)
+    [(_, release)] = sent(b, ReleaseVote)
+    assert release.queue == (Bid(3, 1000),)

@@ -375,7 +375,9 @@ def test_tickets_that_did_not_reach_an_idle_token_are_fed_again():
     books.claim(10)
     books.post.due = NOW + 90 * SECOND
     books.office.fired(0)
-    assert said(done(books.desk), Fed) == []  # on their way
+    found = done(books.desk)
+    assert said(found, Fed) == []  # on their way
+    assert timers(found) == {("watch", 0): 91 * SECOND}
     books.later(1)
     books.office.fired(0)
     assert [fed.tickets for _, fed in said(done(books.desk), Fed)] == [(Ticket(10, 1),)]
