@@ -427,6 +427,10 @@ class Bounds(Laws):
     def _count_tokens(self) -> None:
         if Law.TOKENS not in self._names:
             return
+        early = (self._disturbed_at or 0) + self._bound - self._world.now
+        if early > 0:  # a leaver was switched off in its turn, which was too long
+            self._world.after(early, self._count_tokens)
+            return
         self.looked[Law.TOKENS] += 1
         tokens = self._world.group.tokens_in_reach()
         missing = self._slots - len(tokens)

@@ -309,6 +309,8 @@ STORIES = {
     ),
     # Each of three nodes died after ten seconds. Who was the home next knew of no token, and asked nobody who did.
     "who becomes the home and knows of no token looks around": nemesis.draw(100661, (2, 16)),
+    # The law's own: a leaver was switched off in its turn of minutes, a second before the tokens were counted.
+    "who dies when all was healed is missed a bound later": nemesis.draw(80291, (2, 16)),
     # The law's own: the only node that a newcomer knew had left, and nobody knew it yet. It has to begin some time.
     "who can neither ask nor be told makes a token": nemesis.draw(245, (2, 16)).but(
         seed=222, duration_s=45.0, settle_s=60.0
