@@ -311,6 +311,9 @@ STORIES = {
     "who becomes the home and knows of no token looks around": nemesis.draw(100661, (2, 16)),
     # The law's own: a leaver was switched off in its turn of minutes, a second before the tokens were counted.
     "who dies when all was healed is missed a bound later": nemesis.draw(80291, (2, 16)),
+    # A ticket was lost, and its node, told to be patient for eight turns and more each turn, waited for three rounds:
+    # the home took turns that it had passed on itself, and the loss of a token, for one long turn.
+    "turns are as long as they are": nemesis.draw(101037, (2, 16)).but(duration_s=90.0, settle_s=10.0),
     # The law's own: the only node that a newcomer knew had left, and nobody knew it yet. It has to begin some time.
     "who can neither ask nor be told makes a token": nemesis.draw(245, (2, 16)).but(
         seed=222, duration_s=45.0, settle_s=60.0

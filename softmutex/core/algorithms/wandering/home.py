@@ -73,7 +73,8 @@ class TokenPost:
         "place",
         "relayed",
         "second",
-        "turned_at",
+        "turn",
+        "turn_at",
         "unsure",
         "until",
     )
@@ -84,7 +85,8 @@ class TokenPost:
         self.lent: dict[NodeId, RequestId] = {}  # tickets that are, or should be, in its queue
         self.more = False  # the holder asks for more when its queue is short
         self.relayed = 0  # times that it was seen
-        self.turned_at: Instant = 0  # when it was first seen in this turn
+        self.turn: Place | None = None  # the last turn that was seen, from its beginning as far as is known here ...
+        self.turn_at: Instant = 0  # ... that was then
         self.unsure: dict[NodeId, None] = {}  # fed since it was last seen
         self.fed_at: Instant = 0
         self.idle = False  # it was parked when it was fed last: the fed should have come at once
@@ -113,7 +115,6 @@ class TokenPost:
         lost: dict[NodeId, RequestId] = {}
         if not same_token(self.place, place):
             lost = self.lent if all_of_them else self.fed()
-            self.turned_at = 0
         self.place = place
         self.lent = dict(has)
         return lost
@@ -572,7 +573,7 @@ class Home:
             self.search.seen(place)
         known_parked = not post.until and post.place == place
         hops = place.hop - post.place.hop
-        self._time_turns(post, seen, hops)
+        self._time_turns(post, seen)
         if place.slot in self.looks_after:
             del self.looks_after[place.slot]
             context.cancel(("more", place.slot))
@@ -622,18 +623,20 @@ class Home:
             self.borrowing.taken_again(post)
             self._relieve()
 
-    def _time_turns(self, post: TokenPost, seen: Seen, hops: int) -> None:
-        """How long a turn takes, by two words of the same token."""
-        if post.turned_at and same_token(post.place, seen.place):
-            took = (self.context.now - post.turned_at) // max(hops, 1)
+    def _time_turns(self, post: TokenPost, seen: Seen) -> None:
+        """How long a turn takes, by two words of the same token: who has it says how many turns were between."""
+        now, place, last = self.context.now, seen.place, post.turn
+        hops = -1 if last is None or not same_token(last, place) else place.hop - last.hop
+        if hops >= 0:
+            took = (now - post.turn_at) // max(hops, 1)
             if hops:
                 self.turn = took if not self.turn else self.turn + (took - self.turn) // 4
             elif took > self.turn:
                 self.turn = took
         if not seen.lease:
-            post.turned_at = 0  # to be parked is no turn
-        elif hops or not post.turned_at:
-            post.turned_at = self.context.now
+            post.turn = None  # to be parked is no turn
+        elif hops:
+            post.turn, post.turn_at = place, now
 
     def _relay(self, post: TokenPost, seen: Seen, known_parked: bool) -> None:
         """The second watcher needs to know less: each other time, and of parking."""
@@ -654,7 +657,7 @@ class Home:
         elif same_token(post.place, place) and place.hop < post.place.hop:
             return
         if post.place != place:
-            post.heard_at = post.turned_at = 0
+            post.heard_at, post.turn = 0, None
         self._follow(post, place, self.context.living(seen.queue))
         if seen.lease:
             self._watch(post, seen.lease)
