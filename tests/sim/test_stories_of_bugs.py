@@ -314,6 +314,8 @@ STORIES = {
     # A ticket was lost, and its node, told to be patient for eight turns and more each turn, waited for three rounds:
     # the home took turns that it had passed on itself, and the loss of a token, for one long turn.
     "turns are as long as they are": nemesis.draw(101037, (2, 16)).but(duration_s=90.0, settle_s=10.0),
+    # A home left and bequeathed its register. Its heir, who was not told yet that it leaves, gave it all back.
+    "who bequeaths its register is the home no more": nemesis.draw(100525, (2, 16)).but(duration_s=26.0, settle_s=10.0),
     # The law's own: the only node that a newcomer knew had left, and nobody knew it yet. It has to begin some time.
     "who can neither ask nor be told makes a token": nemesis.draw(245, (2, 16)).but(
         seed=222, duration_s=45.0, settle_s=60.0

@@ -88,6 +88,7 @@ class Context(Outbox):
         "learned_at",
         "learned_from",
         "least",
+        "leavers",
         "lost_at",
         "members",
         "options",
@@ -110,6 +111,7 @@ class Context(Outbox):
         self.learned_from: dict[int, NodeId] = {}  # ... and who said so
         self.given_up: dict[int, Place] = {}  # the best sighting when this node said that another one may be made
         self.suspects: dict[NodeId, Instant] = {}  # silent ones, and until when they are passed over
+        self.leavers: dict[NodeId, Instant] = {}  # on their way out, and until when we believe that, whatever they say
         self.silent: dict[NodeId, None] = {}  # the group says so: they count, and are passed over
         self.deaf: dict[NodeId, Instant] = {}  # who says that it hears nobody, and until when we believe it
         self.woke_at: Instant = -SECOND
@@ -165,16 +167,17 @@ class Context(Outbox):
 
     def homes(self, count: int, but: NodeId = NOBODY) -> tuple[NodeId, ...]:
         """The first members of the ring that are not under suspicion; all count when all are."""
-        suspects, silent, deaf = self.suspects, self.silent, self.deaf
+        suspects, leavers, silent, deaf = self.suspects, self.leavers, self.silent, self.deaf
         near = trusted = [node for node in self.ring() if node != but]
-        if suspects or silent or deaf:
+        if suspects or leavers or silent or deaf:
             now = self.now
             trusted = [n for n in near if suspects.get(n, 0) <= now and n not in silent and n not in deaf]
+            trusted = [n for n in trusted if leavers.get(n, 0) <= now]
         return tuple((trusted or near)[:count])
 
     @property
     def home(self) -> NodeId:
-        if self.suspects or self.silent or self.deaf:
+        if self.suspects or self.leavers or self.silent or self.deaf:
             return next(iter(self.homes(1)), self.me)
         members = self.members
         if not members:
@@ -203,6 +206,12 @@ class Context(Outbox):
         self.suspects[node] = self.now + SUSPICION
         if len(self.suspects) > SUSPECTS:
             del self.suspects[next(iter(self.suspects))]
+
+    def leaves(self, node: NodeId) -> None:
+        """It refuses what an heir is given, or gave away what a home has. It goes on to speak until it has left."""
+        if len(self.leavers) >= SUSPECTS:
+            del self.leavers[next(iter(self.leavers))]
+        self.leavers[node] = self.now + SUSPICION
 
     def trust(self, node: NodeId) -> None:
         """It spoke."""
@@ -238,6 +247,7 @@ class Context(Outbox):
             self.strange.pop(node, None)
         for node in left:
             self.suspects.pop(node, None)
+            self.leavers.pop(node, None)
             self.silent.pop(node, None)
             self.deaf.pop(node, None)
             self.heard.pop(node, None)

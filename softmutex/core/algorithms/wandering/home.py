@@ -752,10 +752,12 @@ class Home:
         for at in range(max(len(places), -(-len(tickets) // QUEUE))):
             self.context.post(to, Bequest(places[min(at, len(places) - 1)], tickets[at * QUEUE : (at + 1) * QUEUE]))
 
-    def bequeathed(self, bequest: Bequest) -> None:
+    def bequeathed(self, sender: NodeId, bequest: Bequest) -> None:
         """From the home before us, in order; or, without a place, given back by a holder: those had come to the head of
         the register, and go there again. At its end they would wait for another round."""
         place, news = bequest.place, False
+        if place is not None and sender == self.context.home:
+            self.context.leaves(sender)  # it would be given all of this back before we are told so
         tickets = tuple(ticket for ticket in self.context.living(bequest.tickets) if not self._has_asked_since(ticket))
         if place is None:
             for post in self.posts.values():

@@ -245,7 +245,7 @@ class Wandering(Algorithm):
             case Sight():
                 self.search.sighted(sender, message)
             case Bequest():
-                self.home.bequeathed(message)
+                self.home.bequeathed(sender, message)
             case Recall():
                 self.evidence.recalled(sender, message)
             case Account():
