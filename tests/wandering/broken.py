@@ -254,6 +254,6 @@ BREAKS = (
     Break(NobodyLooksForIt, "kill-holder", "requests"),
     Break(ServesTheWithdrawn, "cancellations", "effects"),
     Break(TakesBackWhatItCommitted, "loss-40", "tokens", 6),
-    Break(TellsNobody, "blocked-loop", "evidence"),
+    Break(TellsNobody, "clogged-links", "evidence"),
     Break(UsesWhatItGivesAway, "nothing", "overlap"),
 )

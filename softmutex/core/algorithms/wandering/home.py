@@ -17,6 +17,7 @@ A4  The register is bounded by `REGISTER`; who does not fit is told nothing, and
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from softmutex.core.algorithms.wandering.context import place_of, rank, same_token
@@ -100,9 +101,10 @@ class TokenPost:
             self.unsure.update(dict.fromkeys(ticket.node for ticket in tickets))
             self.fed_at = now
 
-    def never_arrived(self, there: tuple[Ticket, ...]) -> dict[NodeId, RequestId]:
-        """The turn goes on in which they were fed, and they are not in its queue."""
-        nodes = {self.place.holder, *(ticket.node for ticket in there)}
+    def never_arrived(self, place: Place, there: tuple[Ticket, ...]) -> dict[NodeId, RequestId]:
+        """They were fed, are not in its queue, and fewer turns have begun since then than were to come before."""
+        served = islice(self.lent, place.hop - self.place.hop)
+        nodes = {place.holder, *served, *(ticket.node for ticket in there)}
         return {node: request for node, request in self.fed().items() if node not in nodes}
 
     def fed(self) -> dict[NodeId, RequestId]:
@@ -221,6 +223,11 @@ class Reminders:
     def departed(self, node: NodeId) -> None:
         self.told.pop(node, None)
 
+    def knows(self, node: NodeId, request: RequestId) -> bool:
+        """It was told to wait with this request, not with an earlier one."""
+        told = self.told.get(node)
+        return told is not None and told.request == request
+
     def seen(self, place: Place, is_idle: bool) -> None:
         """A token is there. Who waits behind a turn of another one, as far as is known here, is left alone."""
         told = self.told.get(place.holder)
@@ -313,7 +320,10 @@ class Home:
                 register = self.ready
         elif len(self.ready) + len(self.late) >= REGISTER:
             return
-        register[node] = request
+        if not again and register is self.ready and self.reminders.knows(node, request):
+            self.ready = {node: request, **self.ready}  # it was fed and is lost: at the end it would wait a round more
+        else:
+            register[node] = request
         self.precedence.asks(node, self.context.now - credit)
         if not self.serve() and (again or self.turn * self._waiting > LAZY or not self.turn):
             self.queue(node, request, self._waiting, turns)  # else its turn comes sooner than it would ask again
@@ -582,11 +592,11 @@ class Home:
             for node, request in post.fed().items():  # it is idle: they may still wait. Once, or they would be for ever
                 if node not in (place.holder, context.me) and self.borrowing.once(Ticket(node, request)):
                     self.ready.setdefault(node, request)
-        elif not hops and same_token(post.place, place):
+        elif same_token(post.place, place):
             if context.now - post.fed_at > context.there_and_back:
-                self.ready = {**post.never_arrived(seen.queue), **self.ready}
+                self.ready = {**post.never_arrived(place, seen.queue), **self.ready}
             else:
-                coming = post.never_arrived(seen.queue)  # said before they arrived there
+                coming = post.never_arrived(place, seen.queue)  # said before they arrived there
         self._follow(post, place, context.living(seen.queue))
         post.lent.update(coming)
         post.unsure = dict.fromkeys(coming)

@@ -725,7 +725,7 @@ class TokenHolder:
             self.context.learn(place_of(held.token, self.context.me))
             self.watch.began(held)
         if inherited:
-            self.context.leaves(to)  # too
+            (self.context.suspect if is_silent else self.context.leaves)(to)
             held.parked = True
             self.context.timer(("walk", token.slot), self.context.now + self.context.rto)
         else:
