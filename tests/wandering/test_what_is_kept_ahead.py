@@ -143,6 +143,21 @@ def test_who_waits_keeps_a_want_and_a_feed_that_come_before_the_token():
     assert sent(Node().hear(5, early), Want) == [(HOME, Want(5, 1, False, 2, 0))]  # who waits for nothing passes it on
 
 
+def test_what_is_fed_while_the_hand_over_is_not_confirmed_is_kept_for_the_token_by_who_waits_again():
+    """It went after the token as the confirmation came, too late, and a node used the token alone meanwhile."""
+    node = Node()
+    node.tell(Requested(1))
+    node.hear(5, Sight(0, 0, None, Presence.ABSENT, False))
+    node.takes(2, 1, WATCHED._replace(queue=tickets(5)))
+    ((_, commit),) = sent(node.tell(Released(1)), Commit)
+    node.tell(Requested(2))
+    later = node.hear(HOME, Feed(0, tickets(3), False, 4, commit.token.hop + 1))
+    later = [*later, *node.hear(5, Done(commit.nonce, commit.reply))]
+    assert sent(later, Feed) == []
+    node.takes(5, 2, commit.token._replace(hop=commit.token.hop + 1, queue=()))
+    assert node.machine.view().queue == (3,)
+
+
 # --- who asks a home -------------------------------------------------------------------------------------------------
 
 

@@ -801,7 +801,7 @@ class TokenHolder:
         if held is not None and not held.giving:
             self.watch.answered(held, sender)
             self.fed(held, feed.tickets, feed.more)
-        elif held is None and self.requests.asks and self.ahead.keep(feed.tickets, feed.ahead, feed.steps == STEPS):
+        elif self.requests.asks and self.ahead.keep(feed.tickets, feed.ahead, feed.steps == STEPS):
             self.ahead.others_wait(feed.more)
         elif held is not None or feed.steps > 0:
             self.forward(feed.slot, feed.tickets, feed.more, max(0, min(feed.steps, STEPS) - 1))
