@@ -715,8 +715,8 @@ class TokenHolder:
             held.token = held.token._replace(queue=(held.retry, *queue)[:QUEUE])
             held.retry = None
         held.invited = NOBODY
-        self.context.give_back(self.add(held, held.late))
-        held.late = ()
+        late, held.late = tuple(one for one in held.late if held.declined.get(one.node) != one.request), ()
+        self.context.give_back(self.add(held, late))
         inherited = self.here.leaving and not queue
         if held.giving:
             held.giving = held.moved = False
