@@ -383,3 +383,24 @@ def test_who_waits_on_the_way_and_asks_by_a_later_bid_waits_once():
     b.receive(ReleaseVote(NUMBER, Bid(1, FIRST), 1), FIRST)
     [(_, release)] = sent(b, ReleaseVote)
     assert release.queue == (Bid(3, 1000),)
+
+
+def test_a_token_is_renewed_by_as_many_as_a_reign_needs_though_the_others_voted_anew():
+    b = bench(E2E, SECOND_ONE)
+    b.request(1)
+    mine = sent(b, RequestVote)[0][1].bid
+    reign, other = Bid(1, FIRST), Bid(1, 3)
+    b.receive(PassToken(reign, 3, mine, FIRST, SECOND // 2, 0b111), FIRST)
+    for number, whose in ((3, other), (4, other), (0, reign), (1, reign), (2, reign)):
+        assert b.granted == []
+        b.receive(Response(number, reign, whose), HOMES[number])
+    assert b.granted == [1]
+
+
+@pytest.mark.parametrize(("crier", "cries"), [(FIRST, 0), (1000, 5)])
+def test_who_gets_a_token_whose_crier_is_gone_says_to_all_replicas_where_it_is(crier: int, cries: int):
+    b = bench(E2E, SECOND_ONE)
+    b.request(1)
+    mine = sent(b, RequestVote)[0][1].bid
+    b.receive(PassToken(Bid(1, FIRST), 3, mine, crier, 4 * SECOND, 0b111), FIRST)
+    assert [won.crier for _, won in sent(b, IAmWinner)] == [SECOND_ONE] * cries

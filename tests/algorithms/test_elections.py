@@ -265,3 +265,16 @@ def test_somebody_leads_most_of_the_time_and_never_two(fault: str, kind: str):
     result = simulate(scenario(fault, kind, 3, nodes_max=9))
     assert not result.violation_count and result.unserved == 0
     assert result.acquisitions > 20 and result.concurrency_ns.get(2, 0) == 0
+
+
+def test_whom_a_round_elected_leads_when_all_that_it_needs_follow():
+    b = Bench(Ring, me=3, members=(1, 2, 3, 4))
+    b.request(1)
+    b.receive(Elected(2, 1, 3), 2)
+    assert (4, Elected(2, 1, 3)) in sent(b)
+    b.fire("election")
+    assert sent(b) == [(node, Coordinator(2)) for node in (1, 2, 4)]  # who may not have heard
+    for node in (1, 2, 4):
+        assert b.granted == []
+        b.receive(Follow(2, 0), node)
+    assert b.granted == [1]

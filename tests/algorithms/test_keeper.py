@@ -412,3 +412,22 @@ def test_a_newcomer_that_is_first_home_is_told_at_once_who_keeps():
             first_homes.append(newcomer)
             assert newcomer in told
     assert first_homes
+
+
+def test_only_its_own_keeper_bequeaths_to_a_node_that_has_one():
+    b = Bench(Keeper, me=1, members=(1, 2, 3))
+    b.start()
+    b.receive(Keeps(5, 2), 2)
+    b.receive(Legacy(6, (), (), (), 0), 3)
+    assert sent(b, Keeps) == [(3, Keeps(5, 2))]
+    b.receive(Legacy(6, (), (), (), 0), 2)
+    assert (2, Keeps(6, 1)) in sent(b, Keeps)
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_claim_without_steps_is_answered_where_nobody_keeps(steps: int):
+    b = Bench(Keeper, me=3, members=(1, 2, 3, 4))
+    b.start()
+    b.receive(Claim(4, 1, 0, 0, 0, steps), 4)
+    assert [claim.steps for _, claim in sent(b, Claim)] == [0] * steps
+    assert [to for to, _ in sent(b, Keeps)] == [4] * (1 - steps)

@@ -18,6 +18,7 @@ from softmutex.core.events import (
     Effect,
     Event,
     FactKind,
+    Fired,
     Grant,
     Instant,
     Leaving,
@@ -666,3 +667,12 @@ def test_who_runs_when_a_newer_token_comes_is_told_that_it_may_not_be_alone():
     b.receive(Commit(7, accept.reply, newer), to)
     assert b.lost == [1] and b.noted(FactKind.OVERLAP) and b.noted(FactKind.DISCARDED)
     assert [each.id for each in b.machine.view().tokens] == [77]
+
+
+def test_a_search_is_repeated_for_who_waits_alone():
+    b = bench()
+    b.handle(Fired("again"))
+    assert b.effects == []
+    b.request(1)
+    b.handle(Fired("again"))
+    assert sent(b, Gimme)

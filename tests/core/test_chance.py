@@ -9,7 +9,8 @@ from statistics import fmean
 import pytest
 
 from softmutex.core.chance import drawn, exponential, natural_log
-from softmutex.core.events import SECOND
+from softmutex.core.events import NOBODY, SECOND
+from softmutex.core.machine import pick_other
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,10 @@ def test_a_number_that_is_drawn_has_53_bits(random: float, number: int):
             return random
 
     assert drawn(Rng()) == number
+
+
+def test_another_member_is_any_but_this_one_and_nobody_where_there_is_no_other():
+    rng = random.Random(1)
+    assert pick_other((), 3, rng) == pick_other((3,), 3, rng) == NOBODY
+    assert pick_other((5,), 3, rng) == 5
+    assert {pick_other((3, 5, 7), 3, rng) for _ in range(40)} == {5, 7}

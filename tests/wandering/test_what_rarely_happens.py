@@ -442,3 +442,14 @@ def test_a_leaver_whose_heir_does_not_answer_looks_for_another_one_a_moment_late
     assert tried == [HOME] * 4 and HOME in node.machine.context.suspects
     assert node.timers["walk", 0] == node.now + node.machine.context.rto
     assert [to for to, _ in sent(node.fire(("walk", 0)), Offer)] == [2]
+
+
+def test_a_holder_that_is_its_own_home_doubts_its_token_when_another_one_has_a_copy_that_is_further_on():
+    """As a liar makes one."""
+    node = Node(members=tuple(range(ME, ME + 5)))
+    node.tell(Requested(1))
+    node.takes(5, 1, TOKEN)
+    mine = node.machine.view().tokens[0]
+    there = Place(0, mine.epoch, mine.stamp, mine.id, mine.hop + 9, 6)
+    assert probes(node.hear(6, Seen(there, 2 * SECOND, ())))
+    assert node.machine.view().holding == (1,)

@@ -9,7 +9,8 @@ import pytest
 
 from softmutex.core.messages import Challenge, Hello, Withdraw
 from softmutex.core.wire import Frame
-from softmutex.runtime.sealing import KeyRing, Refusal, Refused, Sealer
+from softmutex.runtime import ciphers
+from softmutex.runtime.sealing import CIPHERS_KEPT, KeyRing, Refusal, Refused, Sealer
 from tests.limits import lower
 
 KEY = bytes(range(32))
@@ -128,3 +129,29 @@ def test_the_key_is_right_when_another_one_has_used_it_for_this_life():
     me.rekey(KeyRing.of(bytes(range(1, 33)), KEY))
     me.open(peer.seal(to_me()))
     assert not me.is_right and len(me.key_ids) == 2
+
+
+def test_ciphers_of_so_many_pairs_are_kept_and_then_the_oldest_goes(monkeypatch: pytest.MonkeyPatch):
+    made: list[bytes] = []
+    derive = ciphers.cipher_of
+    monkeypatch.setattr(ciphers, "cipher_of", lambda *what: made.append(what[2]) or derive(*what))
+    session = SimpleNamespace(half=bytes(32), shared=bytes(32), is_known_there=True)
+    me, most = door(vouches := Vouches()), 2 * CIPHERS_KEPT
+    vouches.sessions = SimpleNamespace(get=lambda peer: session, half=bytes(32))
+
+    def derived_for(peer: int) -> int:
+        before = len(made)
+        me.seal(to_me(sender=ME, receiver=peer))
+        return len(made) - before
+
+    me.seal(to_me(sender=ME, receiver=1))
+    assert [derived_for(peer) for peer in range(2, most + 1)] == [1] * (most - 1)
+    assert derived_for(1) == 0
+    assert derived_for(most + 1) == 1
+    assert (derived_for(most), derived_for(1)) == (0, 1)
+
+
+def test_of_a_frame_that_does_not_open_nobody_is_said_to_have_sent_it():
+    stranger = Sealer(KeyRing.of(bytes(range(1, 33))), "lab", PEER)
+    refused = sealer().open(stranger.seal(to_me()))
+    assert isinstance(refused, Refused) and (refused.sender, refused.answer) == (0, None)
