@@ -229,7 +229,7 @@ class Holder:
 
     def _row_goes_on(self, seat: Seat) -> bool:
         asked = next(iter(self._waiter.waiting.values()))
-        return seat.row > 0 and row_goes_on(self._options, seat.row, seat.turn_at, asked, self._desk.now)
+        return row_goes_on(self._options, seat.row, seat.turn_at, asked, self._desk.now)
 
     def _may_get(self, node: NodeId) -> bool:
         return node in self._desk.members
@@ -269,9 +269,8 @@ class Holder:
 
     def serve(self) -> bool:
         """Something waits here: is there a token for it already, or soon?"""
-        for seat in list(self.seats.values()):
-            if seat.using is None and seat.giving is None and self._waiter.waiting:
-                self.advance(seat)
+        if self._waiter.waiting:
+            self.advance_all()
         waits = any(seat.using is None and seat.giving is None for seat in self.seats.values())
         return not self._waiter.waiting or len(self.using) >= self._options.each or waits
 
@@ -414,7 +413,7 @@ class Holder:
 
     def _pace(self, seat: Seat) -> Duration:
         age = 0 if seat.using is None else self._desk.now - seat.granted_at
-        most = min(from_seconds(self._options.pace_most), LEASE_MOST - self.slack())
+        most = from_seconds(self._options.pace_most)
         least = from_seconds(self._options.pace)
         return max(least, min(round(age / self._options.age_paces), most))
 
