@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from softmutex.core.algorithms.wandering import Wandering
+from softmutex.core.algorithms.wandering.precedence import Precedence
+from softmutex.core.algorithms.wandering.settings import WanderingOptions
 from softmutex.core.events import Effect, Event, Grant, Instant, NodeId, Requested, from_seconds
 from softmutex.sim import Scenario, simulate
 from softmutex.sim.faults import Lives
@@ -101,10 +103,17 @@ def test_who_is_first_stays_so_where_the_home_moves_to_a_newcomer():
 @pytest.mark.slow
 def test_the_same_for_many_seeds():
     worst = {seed: max(overtaken(visits_in(run := drawn(seed)), run.options["ageing"])) for seed in range(12, 150)}
-    assert max(worst.values()) <= 9
-    assert len([seed for seed, most in worst.items() if most > ON_THEIR_WAY]) <= 4, (
-        worst
-    )  # a ticket was asked for again
+    assert max(worst.values()) <= 6
+    assert len([seed for seed, most in worst.items() if most > ON_THEIR_WAY]) <= 3, worst  # asked for again
+
+
+def test_of_two_words_of_one_ticket_the_more_urgent_counts_whichever_comes_last():
+    """Sent half a millisecond apart, the first overtook the other, and eighteen went before a request of priority 9."""
+    register = Precedence(WanderingOptions(ageing=2.0))
+    register.asks(4, -18, again=False)
+    register.asks(4, 6, again=True)
+    register.asks(5, 0, again=False)
+    assert register.take({5: 1, 4: 7}) == (4, 7)
 
 
 @pytest.mark.parametrize("priority", [0, 9])

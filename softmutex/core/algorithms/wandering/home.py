@@ -313,7 +313,8 @@ class Home:
                 turns = 2
         register = self.late if want.late else self.ready
         again = node in self.ready or node in self.late
-        if node in self.ready or node in self.late:
+        is_the_same = request in (self.ready.get(node), self.late.get(node))
+        if again:
             if node in self.late and not want.late:
                 del self.late[node]
             elif node in self.ready:
@@ -324,7 +325,7 @@ class Home:
             self.ready = {node: request, **self.ready}  # it was fed and is lost: at the end it would wait a round more
         else:
             register[node] = request
-        self.precedence.asks(node, self.context.now - credit)
+        self.precedence.asks(node, self.context.now - credit, again=is_the_same)
         if not self.serve() and (again or self.turn * self._waiting > LAZY or not self.turn):
             self.queue(node, request, self._waiting, turns)  # else its turn comes sooner than it would ask again
 

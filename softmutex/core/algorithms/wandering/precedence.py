@@ -25,10 +25,10 @@ class Precedence:
         self.step: Duration = from_seconds(options.ageing)
         self.due: dict[int, Instant] = {}
 
-    def asks(self, who: int, since: Instant) -> None:
-        """A priority counts as a wait: `since` is so much earlier."""
+    def asks(self, who: int, since: Instant, again: bool) -> None:
+        """A priority counts as a wait: `since` is so much earlier. Of two words of a ticket the first may come last."""
         if self.step:
-            self.due[who] = since
+            self.due[who] = min(since, self.due.get(who, since)) if again else since
 
     def take(self, those: dict[int, int], but: int = 0) -> tuple[int, int]:
         """The first of them, not `but`. Of whom no due time is known had been at the head, and was given back."""

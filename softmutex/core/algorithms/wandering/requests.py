@@ -89,7 +89,7 @@ class OwnRequests:
 
     def add(self, request: RequestId, priority: int) -> None:
         self.waiting[request], credit = self.context.now, self.credit
-        self.precedence.asks(request, self.context.now - priority * self.precedence.step)
+        self.precedence.asks(request, self.context.now - priority * self.precedence.step, again=False)
         if self.asked is not None and self.credit > credit and self.context.options.hints:
             self._send()  # the same ticket, for somebody more urgent
 
