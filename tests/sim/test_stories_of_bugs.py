@@ -324,8 +324,6 @@ STORIES = {
     "who knows nobody that knows who has it makes a token": nemesis.draw(80541, (2, 16)).but(
         duration_s=26.0, settle_s=0.0
     ),
-    # A newcomer each 0.9 s, and an answer took as long: who looked for a token asked one more, again and again.
-    "an inquiry does not wait for all who ever come": nemesis.draw(90971, (2, 16)).but(duration_s=30.0, settle_s=10.0),
 }
 
 

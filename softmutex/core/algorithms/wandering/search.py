@@ -12,8 +12,8 @@ of touch) does not know it. The naive way, a time-out that makes a token, double
     make   a token of an epoch above all that was heard of
 
 S1  A token is made only where all members were asked, and none that answered has one of the slot, hears the holder
-    of one, or was passing one to a node that answered, this one included. An answer counts for its stage only. Of who
-    comes meanwhile not all are asked, or it would never end: a token that went there left a trail (`_is_ahead`).
+    of one, or was passing one to a node that answered, this one included. An answer counts for its stage only. Who
+    doubts a token of its own makes none, and does not ask all who come meanwhile, or it would never end.
 S2  A node promises the ballot of a slot to one inquirer at a time (`PROMISE` long): of several inquirers at once,
     those whose samples meet in one node, and all samples hold the homes, make one token.
 S3  The epoch made is above every epoch that the asker and those who answered know.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from softmutex.core.algorithms.wandering.tokens import HeldToken, TokensHere
 
 PROBE_LEAST: Final = SECOND // 20  # a probe may come at a bad moment; 1 + 2 + 3 + 4 of these are patient enough
-ROUNDS: Final = 2  # of asking who was not asked, or came meanwhile: where somebody always comes it would never end
+ROUNDS: Final = 2  # of asking who came meanwhile about a token that is here, or it would never end
 FEW: Final = 2  # probes to one of many: it is no loss if some do not answer
 GIVEN_UP: Final = PROBES + 1
 LATELY: Final = 2 * SECOND
@@ -632,8 +632,8 @@ class TokenSearches:
     def _goes_on(self, search: TokenSearch) -> bool:
         """A sample found nothing: ask all the others, batch by batch, and who came meanwhile. Whoever has the token
         does in any case: of a sample, on the smaller side of a cut, more than half answer sooner or later."""
-        matters = search.slot in self.here.by_slot or not (search.between or search.refused)
-        if not search.unasked and matters and search.rounds < ROUNDS:
+        doubts = search.slot in self.here.by_slot
+        if not search.unasked and (search.rounds < ROUNDS if doubts else not (search.between or search.refused)):
             search.rounds += 1
             search.everybody = True
             asked, me = search.asked, self.context.me
